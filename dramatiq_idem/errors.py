@@ -1,0 +1,56 @@
+"""The errors of dramatiq_idem.
+
+Dramatiq swallows whatever a ``before_*`` hook raises and runs the actor, unless it is a ``MiddlewareError``; so every
+error that may leave one of our hooks is one.
+"""
+
+from __future__ import annotations
+
+from dramatiq.errors import BrokerConnectionError
+from dramatiq.middleware import MiddlewareError, SkipMessage
+
+__all__ = [
+    "AcknowledgementHeldError",
+    "ClaimBusyError",
+    "IdempotencyError",
+    "KeyDerivationError",
+    "OptionError",
+    "PlacementError",
+    "StoreUnavailableError",
+]
+
+
+class IdempotencyError(MiddlewareError):
+    """Base class of every error that dramatiq_idem raises on purpose."""
+
+
+class OptionError(IdempotencyError, ValueError):
+    """An option of the middleware, an actor or a message is unknown, contradictory or out of range."""
+
+
+class PlacementError(IdempotencyError):
+    """The middleware stands where its promises cannot be kept; the worker does not boot."""
+
+
+class KeyDerivationError(IdempotencyError):
+    """No idempotency key could be derived from a message, although one is required."""
+
+
+class StoreUnavailableError(IdempotencyError):
+    """No quorum of nodes could answer, so neither "completed" nor "free" may be concluded.
+
+    Attributes:
+        causes: What went wrong, by node name.
+    """
+
+    def __init__(self, message: str, causes: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.causes = causes or {}
+
+
+class ClaimBusyError(IdempotencyError, SkipMessage):
+    """Another delivery runs this key; raised once a delayed copy of the message is back in the queue."""
+
+
+class AcknowledgementHeldError(IdempotencyError, BrokerConnectionError):
+    """The acknowledgement must wait; being both kinds of error makes Dramatiq ask again every five seconds."""

@@ -1,0 +1,140 @@
+"""Who may vote: a pure decision over the votes of one round.
+
+A node that lost its memory (restart, flush, failover) would grant what another holder still has. The scripts refuse on
+such a node, because its marker is missing or names another identity, and say so in their reply. This module decides
+what is written into the markers then:
+
+- A node that forgot serves again when every lease that it may have forgotten has ended: since = now, and the script
+  counts from there. It gets no rights to vote on the absence of records: it takes them in, and knows none.
+- Nodes that are all new, and all there, never held anything: they serve since their server started.
+- max_ttl, the length of the wait, belongs to the namespace: the largest value that anybody remembers counts.
+
+Assumed: clocks of nodes do not step, and the namespace's markers are written by nobody else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from redlock.events import Admitted
+from redlock.plan import Broadcast, Command, Plan
+from redlock.quorum import Vote, VoteKind
+from redlock.scripts import ADMIT
+from redlock.settings import Settings
+
+__all__ = ["Admission", "Marker", "Refusal", "admit", "decide", "vouch"]
+
+FORGOT = ("new", "restarted")
+"""Reasons of a refusal after which the marker has to be written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a node's marker says: ``<identity> <since, ms> <max_ttl, ms> <records|leases>``."""
+
+    identity: str
+    since_ms: int
+    max_ttl_ms: int
+    rights: str
+
+    @classmethod
+    def parse(cls, text: str) -> Marker | None:
+        """Read a marker; None for an empty one."""
+        fields = text.split()
+        return cls(fields[0], int(fields[1]), int(fields[2]), fields[3]) if len(fields) >= 4 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node may not vote, as its script said it."""
+
+    reason: str
+    left_ms: int
+    seen: str
+
+    @classmethod
+    def of(cls, vote: Vote) -> Refusal | None:
+        """Read the refusal out of a vote; None where the node voted or did not answer."""
+        if vote.kind is not VoteKind.UNKNOWN or len(vote.reply) < 3:
+            return None
+        return cls(str(vote.reply[0]), int(vote.reply[1]), str(vote.reply[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What to write into one node's marker."""
+
+    seen: str
+    reason: str
+    max_ttl_ms: int
+    rights: str
+    since: str
+
+    def command(self, settings: Settings) -> Command:
+        """Return the script call; it changes nothing where the marker is no longer the one that was seen."""
+        args = (self.seen, self.max_ttl_ms, self.rights, self.since)
+        return Command(ADMIT, (settings.key("marker"),), args)
+
+
+def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
+    """Return what to write on each node after a round; None where there is nothing to do."""
+    refusals = [Refusal.of(vote) for vote in votes]
+    reasons = {refusal.reason if refusal else None for refusal in refusals}
+    all_forgot = reasons <= set(FORGOT)
+    # Only nodes that are all there and have all forgotten can know that no record is missed by starting anew.
+    rights = "records" if all_forgot else "leases"
+    since = "boot" if reasons == {"new"} else "now"
+    max_ttl_ms = _largest_max_ttl(votes, refusals, settings)
+    result: list[Admission | None] = []
+    for refusal in refusals:
+        if refusal and refusal.reason in FORGOT:
+            result.append(Admission(refusal.seen, refusal.reason, max_ttl_ms, rights, since))
+        elif refusal and refusal.reason == "max_ttl" and (marker := Marker.parse(refusal.seen)):
+            result.append(Admission(refusal.seen, refusal.reason, max_ttl_ms, marker.rights, "keep"))
+        else:
+            result.append(None)
+    return result
+
+
+def _largest_max_ttl(votes: Sequence[Vote], refusals: Sequence[Refusal | None], settings: Settings) -> int:
+    """Return the longest max_ttl that this client, a marker or an admitted node (last field of its reply) knows."""
+    markers = [Marker.parse(refusal.seen) for refusal in refusals if refusal]
+    admitted = [int(vote.reply[-1]) for vote in votes if vote.kind is not VoteKind.UNKNOWN and vote.reply]
+    return max([settings.max_ttl_ms, *admitted, *(marker.max_ttl_ms for marker in markers if marker)])
+
+
+def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
+    """Write the markers that a round of votes asked for, and return what was written."""
+    return (yield from _write(decide(votes, settings), settings))
+
+
+def vouch(markers: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
+    """Let nodes serve at once, on somebody's word that they have forgotten nothing.
+
+    Args:
+        markers: What the marker script answered, node by node.
+        settings: Of the namespace.
+    """
+    known = [Marker.parse(str(vote.reply[0])) for vote in markers]
+    max_ttl_ms = max([settings.max_ttl_ms, *(marker.max_ttl_ms for marker in known if marker)])
+    words = [Admission(str(vote.reply[0]), "vouched", max_ttl_ms, "records", "ever") for vote in markers]
+    return (yield from _write(words, settings))
+
+
+def _write(decisions: Sequence[Admission | None], settings: Settings) -> Plan[list[Admitted]]:
+    if not any(decisions):
+        return []
+    commands = tuple(decision.command(settings) if decision else None for decision in decisions)
+    answers = yield Broadcast(commands, settings.node_timeout)
+    return [
+        Admitted(answer.node, decision.reason, decision.rights, _wait_ms(int(answer.reply[1]), decision, settings))
+        for answer, decision in zip(answers, decisions, strict=True)
+        if decision and answer.kind is VoteKind.GRANTED
+    ]
+
+
+def _wait_ms(age_ms: int, admission: Admission, settings: Settings) -> int:
+    """Return how long a node still waits before it votes; the same sum as in the script."""
+    return max(0, math.ceil(admission.max_ttl_ms * float(settings.guard)) + 10 - age_ms)

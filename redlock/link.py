@@ -1,0 +1,213 @@
+"""One FIFO connection to one node: bytes out, replies in, and nothing left behind when it ends.
+
+A link never blocks except in `open`, which runs on a thread of its own. What was sent and not answered stands in a
+queue; replies are matched to it in order, also those that nobody waits for any more, so that a late reply can never be
+taken for the next one. When a link is given up, the undo of every unanswered command that has one is written behind it
+on the same connection: only there it is certain to come second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from redis.connection import AbstractConnection
+
+from redlock.node import Node, NodeFaultError, closing_fault, packed
+from redlock.plan import Clock, Command
+from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
+
+__all__ = ["Link", "Slot"]
+
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_MOST_UNANSWERED = 10_000
+"""Slots of a link before it is given up: a bound for a node that neither answers nor fails."""
+
+
+class Slot:
+    """A command that was sent and whose reply is still to come."""
+
+    __slots__ = ("answer", "command", "deadline", "is_wanted", "sent_by_text")
+
+    def __init__(
+        self, command: Command, deadline: float, answer: Callable[[Any], None], is_wanted: Callable[[], bool]
+    ) -> None:
+        self.command = command
+        self.deadline = deadline
+        self.answer = answer
+        """Is called with the reply, or with the NodeFaultError that ended the link."""
+        self.is_wanted = is_wanted
+        self.sent_by_text = command.script.by_text
+
+
+class Link:
+    """The connection to one node.
+
+    Args:
+        node: Where it leads.
+        clock: Seconds, for deadlines.
+    """
+
+    def __init__(self, node: Node, clock: Clock) -> None:
+        self.node = node
+        self._clock = clock
+        self._connection: AbstractConnection | None = None
+        self._socket: socket.socket | None = None
+        self._reader: Any = None
+        self._slots: deque[Slot] = deque()
+        self._unsent = bytearray()
+        self.run_id: str | None = None
+        self.fileno = -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can be sent."""
+        return self._socket is not None
+
+    @property
+    def wants_to_write(self) -> bool:
+        """Whether bytes wait for room in the socket's buffer."""
+        return bool(self._unsent)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the oldest unanswered command is overdue; None if there is none."""
+        return self._slots[0].deadline if self._slots else None
+
+    def open(self, timeout: float) -> None:
+        """Connect and make sure that a Redis server answers; blocks for about ``timeout`` a step.
+
+        Raises:
+            NodeFaultError: It cannot be used now; nothing stays open.
+        """
+        connection = self.node.connect(timeout)
+        sock: socket.socket = connection._sock
+        reader = new_reader()
+        try:
+            sock.settimeout(timeout)
+            sock.sendall(pack(("INFO", "server")))
+            while (reply := reader.gets()) is PENDING:
+                data = sock.recv(65_536)
+                if not data:
+                    raise NodeFaultError("the server closed the connection")
+                reader.feed(data)
+            self.run_id = _run_id(reply)
+            sock.setblocking(False)
+        except ProtocolError as error:
+            connection.disconnect()
+            raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
+        except OSError as error:
+            connection.disconnect()
+            raise NodeFaultError(f"{type(error).__name__}: {error}") from error
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._connection, self._socket, self._reader, self.fileno = connection, sock, reader, sock.fileno()
+
+    def send(self, slot: Slot) -> None:
+        """Queue a command; `flush` writes it."""
+        self._slots.append(slot)
+        self._unsent += packed(slot.command, slot.sent_by_text)
+
+    def flush(self) -> None:
+        """Write what the socket takes.
+
+        Raises:
+            NodeFaultError: The connection is broken or too much is unanswered; call `close`.
+        """
+        sock = self._socket
+        if sock is None or not self._unsent:
+            return
+        if len(self._slots) > _MOST_UNANSWERED:
+            raise NodeFaultError("too many commands without a reply")
+        try:
+            sent = sock.send(self._unsent)
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            raise NodeFaultError(f"{type(error).__name__}: {error}") from error
+        del self._unsent[:sent]
+
+    def receive(self) -> None:
+        """Read what is there and hand the replies out, in order.
+
+        Raises:
+            NodeFaultError: The connection is broken or leads to no usable node; call `close`.
+        """
+        sock = self._socket
+        if sock is None:
+            return
+        try:
+            data = sock.recv(65_536)
+            if not data:
+                raise NodeFaultError("the server closed the connection")
+            self._reader.feed(data)
+            while isinstance(sock, ssl.SSLSocket) and sock.pending():
+                self._reader.feed(sock.recv(65_536))
+            while (reply := self._reader.gets()) is not PENDING:
+                self._hand_out(reply)
+        except _WOULD_BLOCK:
+            return
+        except ProtocolError as error:
+            raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
+        except OSError as error:
+            raise NodeFaultError(f"{type(error).__name__}: {error}") from error
+
+    def _hand_out(self, reply: Any) -> None:
+        if not self._slots:
+            raise NodeFaultError("a reply that nobody asked for")
+        slot = self._slots.popleft()
+        if isinstance(reply, ReplyError):
+            if str(reply).startswith("NOSCRIPT") and not slot.sent_by_text:
+                if slot.is_wanted():
+                    slot.sent_by_text = True
+                    self.send(slot)
+                    self.flush()
+                return
+            if fault := closing_fault(reply):
+                slot.answer(fault)
+                raise fault
+        slot.answer(reply)
+
+    def close(self, fault: NodeFaultError) -> None:
+        """Take back what was not answered, as far as the socket takes it, and close; every open slot gets the fault."""
+        slots, self._slots = self._slots, deque()
+        connection, self._connection = self._connection, None
+        sock, self._socket = self._socket, None
+        if sock is not None and connection is not None:
+            undo = b"".join(packed(slot.command.undo) for slot in slots if slot.command.undo)
+            with contextlib.suppress(OSError):
+                # Behind a command that was cut short an undo would be read as part of it: all or nothing.
+                sock.sendall(bytes(self._unsent) + undo)
+            connection.disconnect()
+        self._unsent.clear()
+        for slot in slots:
+            slot.answer(fault)
+
+    def abandon(self) -> None:
+        """Forget the connection without a word to the server: after a fork it is the parent's."""
+        if self._socket is not None:
+            self._socket.close()
+        self._connection = self._socket = None
+        self._slots.clear()
+        self._unsent.clear()
+
+
+def _run_id(reply: Any) -> str | None:
+    """Return the server's run id; None where INFO is not allowed.
+
+    Raises:
+        NodeFaultError: The server cannot be used now (loading, not authenticated, ...).
+    """
+    if isinstance(reply, ReplyError):
+        if str(reply).startswith("NOPERM") or "unknown command" in str(reply).lower():
+            return None
+        raise closing_fault(reply) or NodeFaultError(str(reply))
+    if not isinstance(reply, bytes):
+        raise ProtocolError(f"INFO answered {str(reply)[:40]!r}")
+    lines = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
+    return lines.get("run_id")

@@ -1,0 +1,30 @@
+-- Shared head of the scripts that may grant something: may this node vote?
+-- A node that forgot (restarted empty, flushed, replaced by a replica) must not vote before every lease that it
+-- may have forgotten has ended. Its marker says which server, under which identity, votes since when.
+-- marker: "<identity> <since, ms> <max_ttl, ms> <records|leases>"
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The replication id changes at every restart and every promotion; a connection survives both, the run id one of them.
+local function identity()
+  return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+end
+
+-- Returns nil and the marker's last two fields where the node may vote, else the refusal to answer:
+-- {-1, reason, ms left or 0, the marker as it was seen}. guard is '0' where the user switched it off, else the factor
+-- by which the wait exceeds max_ttl.
+local function admission(marker_key, now, ttl, guard)
+  if guard == '0' then return nil, ttl, 'records' end
+  local marker = redis.call('GET', marker_key)
+  if not marker then return {-1, 'new', 0, ''} end
+  local id, since, max_ttl, rights = string.match(marker, '^(%x+) (%d+) (%d+) (%a+)')
+  if not id then return redis.error_reply('FOREIGN value at ' .. marker_key) end
+  if id ~= identity() then return {-1, 'restarted', 0, marker} end
+  if tonumber(ttl) > tonumber(max_ttl) then return {-1, 'max_ttl', 0, marker} end
+  local left = math.ceil(tonumber(max_ttl) * tonumber(guard)) + 10 - (now - tonumber(since))
+  if left > 0 then return {-1, 'waiting', left, marker} end
+  return nil, max_ttl, rights
+end

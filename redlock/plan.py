@@ -1,0 +1,80 @@
+"""What a plan may ask of its driver.
+
+A plan is a generator that decides and does no IO: it yields a `Broadcast` and is sent one `Vote` per node, or yields a
+`Sleep` and is sent nothing. A driver that is interrupted throws the interruption into the plan and still carries out
+what the plan yields then, so that clean-up is written once, in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from redlock.quorum import Vote
+from redlock.scripts import Script
+
+__all__ = ["Broadcast", "Clock", "Command", "Enough", "Plan", "Sleep", "everybody", "nobody"]
+
+T = TypeVar("T")
+Clock: TypeAlias = Callable[[], float]
+"""Seconds that never jump: CLOCK_BOOTTIME where there is one, else monotonic."""
+Enough: TypeAlias = Callable[[Sequence["Vote | None"]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One script call.
+
+    Args:
+        script: The script.
+        keys: Redis keys, each below the namespace.
+        args: Further arguments; text or whole numbers.
+        undo: What takes the effect back; the driver sends it behind this command, on the same connection, when no
+            reply came in time. None for what may safely happen late.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[str | int, ...]
+    undo: Command | None = None
+
+
+def everybody(votes: Sequence[Vote | None]) -> bool:
+    """Wait for all the nodes, or for the time-out."""
+    return None not in votes
+
+
+def nobody(_votes: Sequence[Vote | None]) -> bool:
+    """Do not wait: written in order behind what was sent before is enough."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Ask the nodes at once.
+
+    Args:
+        commands: One per configured node; None for a node that is not asked (its vote is unknown).
+        timeout: Seconds until what has not answered is unknown.
+        enough: Whether the votes so far (None: not yet) allow to go on.
+    """
+
+    commands: tuple[Command | None, ...]
+    timeout: float
+    enough: Enough = everybody
+
+    @classmethod
+    def to_all(cls, command: Command, nodes: int, timeout: float, enough: Enough = everybody) -> Broadcast:
+        """Send the same command to all nodes."""
+        return cls((command,) * nodes, timeout, enough)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Do nothing for some seconds."""
+
+    seconds: float
+
+
+Plan: TypeAlias = Generator["Broadcast | Sleep", Any, T]

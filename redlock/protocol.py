@@ -1,0 +1,167 @@
+"""The lock protocol: acquire, extend, release as plans. No IO, no clock, no random source of its own.
+
+A resource is free, or held by one token. On each node the lock is one key with the token and a ttl; a lease is what a
+majority of the configured nodes granted, for as long as the slowest of clocks allows:
+
+    validity = ttl - elapsed - (ttl x drift + 2 ms),  elapsed since before the first byte was sent
+
+- Only the holder's token may lengthen or delete the key. Every attempt has a token of its own, so nothing that arrives
+  late can be taken for a later attempt's.
+- An attempt that did not win takes back what it may have written, on all nodes that did not refuse: silence is not no.
+- Nodes may forget (admission.py), be slow, be down; a minority of them changes nothing.
+- Extend never revives: a reply that comes after validity ended counts for nothing. While the lease is valid, a node
+  that lost the key gets it back, and counts from the next round on.
+- Assumed: clocks run at rates within drift/2 of true time and do not step; nodes do not evict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from redlock import admission
+from redlock.errors import LockHeldError, QuorumUnreachableError, SettingsError
+from redlock.events import Observer, notify
+from redlock.lease import Grant, Term
+from redlock.plan import Broadcast, Clock, Command, Plan, Sleep, everybody, nobody
+from redlock.quorum import Verdict, Vote, VoteKind, is_decided, tally, validity
+from redlock.scripts import ACQUIRE, EXTEND, MARKER, RELEASE
+from redlock.settings import Settings
+
+__all__ = ["LockProtocol", "retry_after", "trusted"]
+
+
+class LockProtocol:
+    """Plans for the locks of one namespace.
+
+    Args:
+        settings: What all processes of the namespace agree on.
+        size: Number of configured nodes.
+        clock: Where the plans read the time.
+        new_token: Returns a fresh owner token, random and of at least 128 bits.
+        observer: Is told of nodes that are admitted.
+    """
+
+    def __init__(
+        self, settings: Settings, size: int, clock: Clock, new_token: Callable[[], str], observer: Observer
+    ) -> None:
+        self._settings = settings
+        self._size = size
+        self._clock = clock
+        self._new_token = new_token
+        self._observer = observer
+
+    def acquire(self, resource: str, ttl_ms: int, wait: float, pauses: Iterator[float]) -> Plan[Grant]:
+        """Try until a quorum grants the lease or ``wait`` seconds are over, with a pause after each failure.
+
+        Raises:
+            LockHeldError: A quorum refused the last attempt.
+            QuorumUnreachableError: Too few nodes voted in the last attempt.
+        """
+        give_up = self._clock() + wait
+        admitted = False
+        while True:
+            outcome, serves_now = yield from self._attempt(resource, self._new_token(), ttl_ms)
+            if isinstance(outcome, Grant):
+                return outcome
+            if serves_now and not admitted:  # nodes that are new serve from now on: no reason to wait
+                admitted = True
+                continue
+            left = give_up - self._clock()
+            if left <= 0 or sum(vote.permanent for vote in outcome) > self._size // 2:
+                raise _refusal(resource, outcome)
+            yield Sleep(min(left, next(pauses)))
+
+    def _attempt(self, resource: str, token: str, ttl_ms: int) -> Plan[tuple[Grant | Sequence[Vote], bool]]:
+        """Ask all nodes once.
+
+        Returns:
+            The grant, or the votes after what was written was taken back; and whether a node was admitted that votes
+            from now on.
+        """
+        undo = self._to_all(self._release_command(resource, token), nobody)
+        started = self._clock()
+        until = started + trusted(ttl_ms, self._settings)
+        try:
+            votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided)
+            admitted = yield from admission.admit(votes, self._settings)
+        except BaseException:
+            yield undo
+            raise
+        for event in admitted:
+            notify(self._observer, event)
+        if tally(votes) is Verdict.GRANTED and self._clock() < until:
+            counters = tuple(int(vote.reply[0]) if vote.kind is VoteKind.GRANTED else None for vote in votes)
+            return Grant(resource, token, ttl_ms / 1000, started, until, counters), False
+        yield undo
+        return votes, any(event.wait_ms == 0 for event in admitted)
+
+    def extend(self, term: Term, token: str) -> Plan[bool]:
+        """Lengthen a lease by its ttl from now; return whether a quorum did so while it was valid.
+
+        A refusal by a quorum, or the end of validity, loses the lease; anything else may be tried again.
+        """
+        started = self._clock()
+        if term.is_lost:
+            return False
+        ttl_ms = round(term.ttl * 1000)
+        command = Command(EXTEND, (self._settings.key("lock", term.resource),), (token, ttl_ms))
+        votes = yield self._to_all(command, is_decided)
+        verdict = tally(votes)
+        until = started + trusted(ttl_ms, self._settings)
+        if verdict is Verdict.GRANTED and self._clock() < min(term.valid_until, until):
+            term.extended(started, until)
+            return True
+        if sum(bool(vote.reply) and vote.reply[0] == "held" for vote in votes) > self._size // 2:
+            term.lose("a quorum of nodes is held by somebody else")
+        term.postponed()
+        return False
+
+    def release(self, resource: str, token: str) -> Plan[bool]:
+        """Delete the lock where it is still ours; return whether a quorum still had it."""
+        votes = yield self._to_all(self._release_command(resource, token), is_decided)
+        return tally(votes) is Verdict.GRANTED
+
+    def bootstrap(self, force: bool) -> Plan[None]:
+        """Let new nodes serve at once, on somebody's word that they have forgotten nothing."""
+        markers = yield self._to_all(Command(MARKER, (self._settings.key("marker"),), ()), everybody)
+        for vote in markers:
+            if vote.kind is VoteKind.UNKNOWN:
+                raise QuorumUnreachableError("bootstrap", markers)
+            if vote.reply[0] and not force:
+                raise SettingsError(f"{vote.node} already votes or once did ({vote.reply[0]}); force to override")
+        admitted = yield from admission.vouch(markers, self._settings)
+        if len(admitted) < self._size:
+            raise QuorumUnreachableError("bootstrap", markers)
+        for event in admitted:
+            notify(self._observer, event)
+
+    def _acquire_command(self, resource: str, token: str, ttl_ms: int) -> Command:
+        keys = (self._settings.key("lock", resource), self._settings.key("marker"), self._settings.key("fence", resource))
+        args = (token, ttl_ms, self._settings.guard, round(self._settings.counter_life * 1000))
+        return Command(ACQUIRE, keys, args, undo=self._release_command(resource, token))
+
+    def _release_command(self, resource: str, token: str) -> Command:
+        return Command(RELEASE, (self._settings.key("lock", resource),), (token,))
+
+    def _to_all(self, command: Command, enough: Callable[[Sequence[Vote | None]], bool]) -> Broadcast:
+        return Broadcast.to_all(command, self._size, self._settings.node_timeout, enough)
+
+
+def trusted(ttl_ms: int, settings: Settings) -> float:
+    """Return for how many seconds from its start a round's grant may be trusted."""
+    return validity(ttl_ms / 1000, 0.0, settings.drift)
+
+
+def _refusal(resource: str, votes: Sequence[Vote]) -> LockHeldError | QuorumUnreachableError:
+    """Return the error that the votes of a failed attempt mean."""
+    if tally(votes) is Verdict.HELD:
+        return LockHeldError(resource, votes, retry_after(votes))
+    return QuorumUnreachableError(resource, votes)
+
+
+def retry_after(votes: Sequence[Vote]) -> float | None:
+    """Return the seconds after which enough holders' keys have ended for a quorum; None if the nodes cannot tell."""
+    lefts = sorted(int(vote.reply[1]) / 1000 for vote in votes if vote.kind is VoteKind.REFUSED and len(vote.reply) > 1)
+    free = sum(vote.kind is not VoteKind.REFUSED for vote in votes)
+    needed = len(votes) // 2 + 1 - free
+    return lefts[needed - 1] if 0 < needed <= len(lefts) else None

@@ -1,0 +1,93 @@
+"""Votes, quorum and validity: pure functions over values."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ROUNDING", "Verdict", "Vote", "VoteKind", "is_decided", "quorum_size", "tally", "validity"]
+
+ROUNDING = 0.002
+"""Seconds taken off every lease for the servers' whole milliseconds. Source: redlock-rb, CLOCK_DRIFT_FACTOR's 2 ms."""
+
+
+class VoteKind(enum.Enum):
+    """What a node said; never two-valued, since silence is neither yes nor no."""
+
+    GRANTED = "granted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One node's answer in one round.
+
+    Args:
+        node: The node's name (address without credentials).
+        kind: Granted, refused or unknown.
+        reply: The rest of the script's reply, decoded; empty where there was none.
+        cause: Why the vote is unknown, in words; None for the other kinds.
+        permanent: Whether asking again cannot help (wrong password, not a Redis server).
+    """
+
+    node: str
+    kind: VoteKind
+    reply: tuple[Any, ...] = ()
+    cause: str | None = None
+    permanent: bool = False
+
+
+class Verdict(enum.Enum):
+    """What a round of votes means."""
+
+    GRANTED = "granted"
+    HELD = "held"
+    UNREACHABLE = "unreachable"
+
+
+def quorum_size(nodes: int) -> int:
+    """Return how many of the configured nodes are a majority.
+
+    Source: Redis documentation, "Distributed locks with Redis": N/2 + 1 of N.
+    """
+    return nodes // 2 + 1
+
+
+def validity(ttl: float, elapsed: float, drift: float) -> float:
+    """Return how long a lease may be trusted from now, in seconds.
+
+    Args:
+        ttl: Life asked from the nodes, in seconds, as sent (whole milliseconds).
+        elapsed: Seconds since just before the first node was asked.
+        drift: Allowed clock-rate error between hosts, as a share of ttl.
+    Returns:
+        Seconds left; zero or less means the lease must not be used.
+    Source: Redis documentation, "Distributed locks with Redis"; 2 ms as in redlock-rb.
+    """
+    return ttl - elapsed - (ttl * drift + ROUNDING)
+
+
+def _count(votes: Sequence[Vote | None], kind: VoteKind) -> int:
+    return sum(1 for vote in votes if vote is not None and vote.kind is kind)
+
+
+def tally(votes: Sequence[Vote | None]) -> Verdict:
+    """Return what the votes of all configured nodes mean; a missing vote counts as unknown.
+
+    Held means that no quorum could grant even if every unknown node had; anything else short of a quorum of grants
+    cannot be told from an outage.
+    """
+    quorum = quorum_size(len(votes))
+    if _count(votes, VoteKind.GRANTED) >= quorum:
+        return Verdict.GRANTED
+    if _count(votes, VoteKind.REFUSED) > len(votes) - quorum:
+        return Verdict.HELD
+    return Verdict.UNREACHABLE
+
+
+def is_decided(votes: Sequence[Vote | None]) -> bool:
+    """Return whether no further vote can change the verdict."""
+    return tally(votes) is not Verdict.UNREACHABLE

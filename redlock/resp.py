@@ -1,0 +1,114 @@
+"""Packing commands and reading replies: the part of the protocol that the fan-out needs without a blocking socket.
+
+Connecting, TLS and authentication are redis-py's; once a connection stands, one thread serves many of them at once,
+which no blocking reader can do. hiredis reads the replies where it is installed, else `Reader`, with the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["PENDING", "ProtocolError", "Reader", "ReplyError", "new_reader", "pack"]
+
+
+class ProtocolError(Exception):
+    """The bytes are not a reply; whoever sent them is no Redis server, or we lost our place."""
+
+
+class ReplyError(Exception):
+    """The server answered with an error."""
+
+
+PENDING = object()
+"""What a reader returns while the next reply is not complete."""
+
+
+def pack(parts: Iterable[bytes | str | int]) -> bytes:
+    """Return a command as it goes over the wire."""
+    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return b"*%d\r\n" % len(encoded) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded])
+
+
+class Reader:
+    """Incremental reader of RESP2 replies and of the RESP3 types that scripts can return.
+
+    Fed with any split of the bytes it returns the same replies; on anything else it raises ProtocolError and stays
+    unusable. Text stays bytes.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Take more bytes from the server."""
+        self._buffer += data
+
+    def gets(self) -> Any:
+        """Return the next reply (a ReplyError for an error), or PENDING."""
+        try:
+            value, end = self._value(0)
+        except _NeedMoreError:
+            return PENDING
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(f"not a reply: {bytes(self._buffer[:40])!r}") from error
+        del self._buffer[:end]
+        return value
+
+    def _line(self, start: int) -> tuple[bytes, int]:
+        end = self._buffer.find(b"\r\n", start)
+        if end < 0:
+            if len(self._buffer) - start > _LONGEST_LINE:
+                raise ValueError("endless line")
+            raise _NeedMoreError
+        return bytes(self._buffer[start:end]), end + 2
+
+    def _value(self, start: int) -> tuple[Any, int]:
+        line, after = self._line(start)
+        kind, rest = line[:1], line[1:]
+        if kind in b"*~>%$=!" and kind:
+            return self._sized(kind, int(rest), after)
+        if kind == b":":
+            return int(rest), after
+        if kind == b"+":
+            return rest, after
+        if kind == b"-":
+            return ReplyError(rest.decode(errors="replace")), after
+        if kind in (b"_", b"#", b",", b"("):
+            return {b"_": lambda: None, b"#": lambda: rest == b"t", b",": lambda: float(rest), b"(": lambda: int(rest)}[
+                kind
+            ](), after
+        raise ValueError("unknown type")
+
+    def _sized(self, kind: bytes, size: int, start: int) -> tuple[Any, int]:
+        if size < 0:
+            return None, start
+        if kind in b"$=!":
+            end = start + size
+            if len(self._buffer) < end + 2:
+                raise _NeedMoreError
+            if self._buffer[end : end + 2] != b"\r\n":
+                raise ValueError("length does not fit")
+            text = bytes(self._buffer[start:end])
+            return (ReplyError(text.decode(errors="replace")) if kind == b"!" else text), end + 2
+        values = []
+        for _ in range(size * 2 if kind == b"%" else size):
+            value, start = self._value(start)
+            values.append(value)
+        return values, start
+
+
+class _NeedMoreError(Exception):
+    """The reply is not complete yet."""
+
+
+_LONGEST_LINE = 65_536
+
+
+def new_reader() -> Any:
+    """Return the fastest reader there is: hiredis, else ours."""
+    try:
+        import hiredis
+    except ImportError:
+        return Reader()
+    return hiredis.Reader(protocolError=ProtocolError, replyError=ReplyError, notEnoughData=PENDING)

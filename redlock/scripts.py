@@ -1,0 +1,47 @@
+"""The Lua scripts that run inside the nodes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from importlib import resources
+
+__all__ = ["ACQUIRE", "ADMIT", "EXTEND", "MARKER", "RELEASE", "Script", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script and how it is called.
+
+    Args:
+        name: For events and errors.
+        text: Its source.
+        by_text: Always send the source. For what may arrive after we left: nobody would be there any more to
+            answer a NOSCRIPT.
+    """
+
+    name: str
+    text: str
+    by_text: bool = False
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+
+def load(package: str, *names: str, by_text: bool = False) -> Script:
+    """Join the named files of a package's ``lua`` folder into one script, called after the last of them.
+
+    Comments are left out: scripts that travel by text do so with every call.
+    """
+    folder = resources.files(package) / "lua"
+    lines = [line for name in names for line in (folder / f"{name}.lua").read_text("utf-8").splitlines()]
+    code = [line for line in lines if line.strip() and not line.lstrip().startswith("--")]
+    return Script(names[-1], "\n".join(code), by_text)
+
+
+ACQUIRE = load("redlock", "admission", "acquire")
+EXTEND = load("redlock", "extend")
+RELEASE = load("redlock", "release", by_text=True)
+ADMIT = load("redlock", "admission", "admit")
+MARKER = load("redlock", "marker")
