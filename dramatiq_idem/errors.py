@@ -14,6 +14,8 @@ __all__ = [
     "ClaimBusyError",
     "IdempotencyError",
     "KeyDerivationError",
+    "LeftUnacknowledgedError",
+    "MessageRefusedError",
     "OptionError",
     "PlacementError",
     "StoreUnavailableError",
@@ -36,20 +38,20 @@ class KeyDerivationError(IdempotencyError):
     """No idempotency key could be derived from a message, although one is required."""
 
 
-class StoreUnavailableError(IdempotencyError):
-    """No quorum of nodes could answer, so neither "completed" nor "free" may be concluded.
+class MessageRefusedError(IdempotencyError, SkipMessage):
+    """The message goes to the dead letters without running, for the reason given."""
 
-    Attributes:
-        causes: What went wrong, by node name.
-    """
 
-    def __init__(self, message: str, causes: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.causes = causes or {}
+class StoreUnavailableError(IdempotencyError, SkipMessage):
+    """No quorum of nodes could answer; raised once a delayed copy of the message is back in the queue."""
 
 
 class ClaimBusyError(IdempotencyError, SkipMessage):
     """Another delivery runs this key; raised once a delayed copy of the message is back in the queue."""
+
+
+class LeftUnacknowledgedError(IdempotencyError):
+    """The worker stops and can neither finish nor put back this delivery: the broker delivers it again."""
 
 
 class AcknowledgementHeldError(IdempotencyError, BrokerConnectionError):

@@ -7,22 +7,28 @@
         ...
 """
 
+from redlock.admission import admit
 from redlock.driver import Nodes, clock, new_token, pauses
 from redlock.errors import LeaseLostError, LockHeldError, QuorumUnreachableError, RedlockError, SettingsError
 from redlock.events import Admitted, Event, LeaseLost, NodeDown, NodeUp, Observer, log_event, notify
-from redlock.lease import Term
-from redlock.plan import Broadcast, Command, Plan, Sleep
-from redlock.quorum import Verdict, Vote, VoteKind
+from redlock.lease import Grant, Term
+from redlock.plan import Broadcast, Clock, Command, Plan, Sleep, everybody, nobody
+from redlock.protocol import trusted
+from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
 from redlock.renewer import Renewer
-from redlock.scripts import Script
+from redlock.scripts import ADMISSION, Script
+from redlock.scripts import load as load_script
 from redlock.settings import Settings
 from redlock.sync import Lease, Redlock
 
 __all__ = [
+    "ADMISSION",
     "Admitted",
     "Broadcast",
+    "Clock",
     "Command",
     "Event",
+    "Grant",
     "Lease",
     "LeaseLost",
     "LeaseLostError",
@@ -44,9 +50,18 @@ __all__ = [
     "Verdict",
     "Vote",
     "VoteKind",
+    "admit",
     "clock",
+    "everybody",
+    "is_decided",
+    "load_script",
     "log_event",
     "new_token",
+    "nobody",
     "notify",
     "pauses",
+    "quorum_size",
+    "tally",
+    "trusted",
+    "validity",
 ]

@@ -13,12 +13,14 @@ from tenacity.wait import wait_base
 from redlock.events import Observer, log_event
 from redlock.fanout import Fanout
 from redlock.node import NodeSource, parse_nodes
-from redlock.plan import Broadcast, Clock, Plan, Sleep
+from redlock.plan import Broadcast, Clock, Command, Plan, Sleep
 from redlock.quorum import Vote
+from redlock.scripts import load
 
 __all__ = ["Nodes", "clock", "new_token", "pauses"]
 
 T = TypeVar("T")
+_PING = Command(load("redlock", "ping", by_text=True), (), ())
 
 
 def _pick_clock() -> Clock:
@@ -57,6 +59,7 @@ class Nodes:
     def __init__(
         self, sources: Sequence[NodeSource], node_timeout: float = 0.5, observer: Observer = log_event
     ) -> None:
+        self._timeout = node_timeout
         self._fanout = Fanout(parse_nodes(sources), node_timeout, clock, observer)
 
     def __len__(self) -> int:
@@ -111,6 +114,18 @@ class Nodes:
                     results[index] = error
             values = dict(zip(steps, self._fanout.ask(list(steps.values())), strict=True)) if steps else {}
         return results
+
+    def check(self) -> None:
+        """Connect to all nodes that can be reached.
+
+        Raises:
+            SettingsError: One refuses our credentials, is no Redis server, or is listed under two names. A node that
+                is down is no such thing.
+        """
+        votes = self._fanout.ask([Broadcast.to_all(_PING, len(self), self._timeout)])[0]
+        wrong = [f"{vote.node}: {vote.cause}" for vote in votes if vote.permanent]
+        if wrong:
+            raise SettingsError(f"nodes that can never work as they are configured: {'; '.join(wrong)}")
 
     def close(self) -> None:
         """Close the connections."""

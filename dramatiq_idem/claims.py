@@ -1,0 +1,219 @@
+"""Claim, renew, complete and abandon as plans; the rules about what answers mean are in record.py.
+
+- A claim asks all nodes and waits for all of them, not for a quorum only: every node that holds it is one more that may
+  forget. What did not win is taken back everywhere.
+- A completion that fewer than W nodes hold is put where it is missing before anybody acts on it (read repair).
+- Acknowledgements count within one attempt only: a node may have forgotten between two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from redlock import (
+    ADMISSION,
+    Broadcast,
+    Clock,
+    Command,
+    Observer,
+    Plan,
+    Settings,
+    Term,
+    Verdict,
+    Vote,
+    VoteKind,
+    admit,
+    everybody,
+    is_decided,
+    load_script,
+    nobody,
+    notify,
+    tally,
+    trusted,
+)
+
+from dramatiq_idem.record import (
+    Busy,
+    Completed,
+    Granted,
+    Quorums,
+    Record,
+    State,
+    Unavailable,
+    about_text,
+    agreed,
+    judge_claim,
+)
+
+__all__ = ["Claim", "ClaimProtocol", "ClaimRequest", "Outcome", "Recorded"]
+
+CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION)
+RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
+COMPLETE = load_script("dramatiq_idem", "record", "complete")
+ABANDON = load_script("dramatiq_idem", "record", "abandon")
+UNDO = load_script("dramatiq_idem", "undo", by_text=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a delivery wants to run.
+
+    Args:
+        name: The record's name, unique within the namespace.
+        message_id: Of the message; empty if the name says it already.
+        fingerprint: Of the arguments; empty if they are not compared.
+        lease_ms: Life of the claim unless it is renewed.
+        retention_ms: Life of the record.
+    """
+
+    name: str
+    message_id: str
+    fingerprint: str
+    lease_ms: int
+    retention_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A key that is ours to run.
+
+    Args:
+        request: What was asked for.
+        record: As claimed; its token is ours.
+        term: How long the claim may be trusted.
+    """
+
+    request: ClaimRequest
+    record: Record
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A completion that W nodes hold: ours, or the one that an earlier run recorded."""
+
+    record: Record
+
+
+Outcome: TypeAlias = Claim | Completed | Busy | Unavailable
+
+
+class ClaimProtocol:
+    """Plans for the records of one namespace.
+
+    Args:
+        settings: What all processes of the namespace agree on.
+        quorums: How many nodes are needed.
+        clock: Where the plans read the time.
+        new_token: Returns a fresh owner token.
+        observer: Is told of nodes that are admitted.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        quorums: Quorums,
+        clock: Clock,
+        new_token: Callable[[], str],
+        observer: Observer,
+    ) -> None:
+        self._settings = settings
+        self._quorums = quorums
+        self._clock = clock
+        self._new_token = new_token
+        self._observer = observer
+
+    def claim(self, request: ClaimRequest) -> Plan[Outcome]:
+        """Claim a key with one attempt, or two where the first let new nodes serve."""
+        outcome, serves_now = yield from self._attempt(request)
+        if serves_now and isinstance(outcome, Unavailable):
+            outcome, _ = yield from self._attempt(request)
+        if isinstance(outcome, Completed) and not outcome.is_agreed:
+            recorded = yield from self._record(request, outcome.record)
+            return Completed(recorded.record, True) if recorded else Unavailable({"records": "a completion on too few"})
+        return outcome
+
+    def _attempt(self, request: ClaimRequest) -> Plan[tuple[Outcome, bool]]:
+        token = self._new_token()
+        undo = self._to_all(Command(UNDO, (self._key(request),), (token,)), nobody)
+        started = self._clock()
+        until = started + trusted(request.lease_ms, self._settings)
+        try:
+            votes = yield self._to_all(self._claim_command(request, token), everybody)
+            admitted = yield from admit(votes, self._settings)
+        except BaseException:
+            yield undo
+            raise
+        for event in admitted:
+            notify(self._observer, event)
+        serves_now = any(event.wait_ms == 0 for event in admitted)
+        outcome = judge_claim(votes, self._quorums)
+        if isinstance(outcome, Granted) and self._clock() < until:
+            term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
+            return Claim(request, outcome.record, term), serves_now
+        if any(vote.kind is not VoteKind.REFUSED for vote in votes):
+            yield undo
+        if isinstance(outcome, Granted):
+            return Unavailable({"quorum": "answered too late"}), serves_now
+        return outcome, serves_now
+
+    def renew(self, claim: Claim) -> Plan[bool]:
+        """Lengthen a claim's lease from now; return whether a quorum did so while it was valid."""
+        started = self._clock()
+        request, term = claim.request, claim.term
+        if term.is_lost:
+            return False
+        command = Command(RENEW, (self._key(request),), (claim.record.token, request.lease_ms, request.retention_ms))
+        timeout = min(self._settings.node_timeout, term.remaining())
+        votes = yield Broadcast.to_all(command, self._quorums.nodes, timeout, is_decided)
+        verdict = tally(votes)
+        until = started + trusted(request.lease_ms, self._settings)
+        if verdict is Verdict.GRANTED and self._clock() < min(term.valid_until, until):
+            term.extended(started, until)
+            return True
+        if verdict is Verdict.HELD:
+            term.lose("a quorum of nodes no longer has our claim")
+        term.postponed()
+        return False
+
+    def complete(self, claim: Claim, tail: str) -> Plan[Recorded | None]:
+        """Record a completion with its result as JSON (or nothing); None if fewer than W nodes confirmed it."""
+        return (yield from self._record(claim.request, claim.record.completed(tail)))
+
+    def _record(self, request: ClaimRequest, record: Record) -> Plan[Recorded | None]:
+        args = (record.text(), record.generation, request.retention_ms)
+        votes = yield self._to_all(Command(COMPLETE, (self._key(request),), args), self._is_recorded)
+        found = agreed(_completions(votes), self._quorums)
+        return Recorded(found) if found else None
+
+    def _is_recorded(self, votes: list[Vote | None]) -> bool:
+        return None not in votes or sum(vote is not None and vote.kind is VoteKind.GRANTED for vote in votes) >= (
+            self._quorums.write
+        )
+
+    def abandon(self, claim: Claim, state: State, reason: str = "") -> Plan[bool]:
+        """Give a claim up, as free or failed; return whether a quorum still had it."""
+        args = (claim.record.token, state.value, claim.request.retention_ms, reason)
+        votes = yield self._to_all(Command(ABANDON, (self._key(claim.request),), args), is_decided)
+        return tally(votes) is Verdict.GRANTED
+
+    def _claim_command(self, request: ClaimRequest, token: str) -> Command:
+        keys = (self._key(request), self._settings.key("marker"))
+        about = about_text(request.fingerprint, request.message_id)
+        args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about)
+        return Command(CLAIM, keys, args, undo=Command(UNDO, keys[:1], (token,)))
+
+    def _key(self, request: ClaimRequest) -> str:
+        return self._settings.key("record", request.name)
+
+    def _to_all(self, command: Command, enough: Callable[[list[Vote | None]], bool]) -> Broadcast:
+        return Broadcast.to_all(command, self._quorums.nodes, self._settings.node_timeout, enough)
+
+
+def _completions(votes: list[Vote]) -> list[Record]:
+    """Return the completions that nodes answered with."""
+    texts = [vote.reply[0] for vote in votes if vote.kind is VoteKind.GRANTED]
+    texts += [vote.reply[1] for vote in votes if vote.kind is VoteKind.REFUSED and vote.reply[0] == "done"]
+    return [Record.parse(str(text)) for text in texts]

@@ -1,0 +1,117 @@
+"""One delivery of a message, from the claim to the acknowledgement.
+
+The state hangs on the message proxy, which is one per delivery and goes through all hooks; not on the message (its
+options travel into retries), nor on its id or the thread (two deliveries of one id may share a process, and a hook that
+did not run leaves a thread's state behind).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from dramatiq import Message
+from dramatiq.broker import MessageProxy
+
+from dramatiq_idem.claims import Claim
+from dramatiq_idem.record import Busy
+from dramatiq_idem.rules import MessageRules
+from dramatiq_idem.store import Keeper
+
+__all__ = ["DEFERRALS", "Delivery", "Postponed", "attach", "deferred_copy", "encode_result", "mute_results", "of", "pop"]
+
+DEFERRALS = "idempotency_deferrals"
+"""Message option under which a deferred copy carries why, and how often in a row, it was deferred."""
+
+_ATTRIBUTE = "_dramatiq_idem"
+_FIRST_BUSY_MS, _LONGEST_BUSY_MS = 250, 30_000
+_FIRST_OUTAGE_MS, _LONGEST_OUTAGE_MS = 5_000, 60_000
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What we know about one delivery.
+
+    Args:
+        rules: What holds for it; None until that is known.
+        claim: The claim, once granted.
+        keeper: Who renews it.
+        result: The result as JSON while its completion is not recorded yet.
+        finished_at: Clock reading at which the body had returned; None before.
+        postponed: A copy that the broker has not taken yet.
+    """
+
+    rules: MessageRules | None = None
+    claim: Claim | None = None
+    keeper: Keeper | None = None
+    result: str = ""
+    finished_at: float | None = None
+    postponed: Postponed | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key, if there is one."""
+        return self.rules.key if self.rules else None
+
+    def end_claim(self) -> None:
+        """Stop renewing."""
+        if self.keeper is not None:
+            self.keeper.end()
+            self.keeper = None
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A copy of the message to put back into the queue."""
+
+    message: Message[Any]
+    delay_ms: int
+
+
+def attach(message: MessageProxy, delivery: Delivery) -> None:
+    """Hang the state on the proxy."""
+    setattr(message, _ATTRIBUTE, delivery)
+
+
+def of(message: MessageProxy) -> Delivery | None:
+    """Return the state of this delivery; None if it is not ours."""
+    found: Delivery | None = message.__dict__.get(_ATTRIBUTE)
+    return found
+
+
+def pop(message: MessageProxy) -> Delivery | None:
+    """Take the state off the proxy."""
+    found: Delivery | None = message.__dict__.pop(_ATTRIBUTE, None)
+    return found
+
+
+def deferred_copy(message: MessageProxy, busy: Busy | None) -> Postponed:
+    """Return a copy to be delivered later; without a holder, because the nodes cannot be asked.
+
+    The delay doubles with each deferral for the same reason, with a jitter of a quarter; a holder's lease bounds it,
+    since after its end the key is free. The copy keeps id, age and retries.
+    """
+    reason = "busy" if busy else "unavailable"
+    before = message.options.get(DEFERRALS)
+    count = before[1] if isinstance(before, list) and before[:1] == [reason] else 0
+    first, longest = (_FIRST_BUSY_MS, _LONGEST_BUSY_MS) if busy else (_FIRST_OUTAGE_MS, _LONGEST_OUTAGE_MS)
+    delay = min(longest, first * 2 ** min(count, 20)) * random.uniform(0.75, 1.25)
+    if busy:
+        delay = min(delay, busy.left * 1000 + random.uniform(5, 50))
+    return Postponed(message.copy(options={DEFERRALS: [reason, count + 1]}), max(1, round(delay)))
+
+
+def mute_results(message: MessageProxy) -> None:
+    """Keep the Results middleware from storing None for a delivery that does not run; copies are not affected."""
+    message.options["store_results"] = False
+
+
+def encode_result(result: object, most_bytes: int) -> str:
+    """Return a result as compact JSON; empty if it is too large or is none that JSON can carry."""
+    try:
+        text = json.dumps(result, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return ""
+    return text if len(text) <= most_bytes else ""

@@ -1,0 +1,64 @@
+"""What a running body can know about its own protection."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from redlock import Term
+
+from dramatiq_idem.claims import Claim
+
+__all__ = ["Run", "current_run", "enter_run", "leave_run"]
+
+
+class Run:
+    """One protected run of an actor's body.
+
+    Attributes:
+        key: The idempotency key: hand it to a payment gateway as its own idempotency key, so that a run which is
+            repeated after a crash takes effect there once.
+        takeovers: How many earlier runs of this key ended with their lease; more than 0 means that an earlier one may
+            have got any distance.
+    """
+
+    __slots__ = ("_term", "key", "takeovers")
+
+    def __init__(self, key: str, claim: Claim) -> None:
+        self.key = key
+        self.takeovers = claim.record.takeovers
+        self._term: Term = claim.term
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is lost: another delivery may run the same key by now. No IO."""
+        return self._term.is_lost
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lease can be trusted if it is not renewed again; no IO."""
+        return self._term.remaining()
+
+    def check(self) -> None:
+        """Do nothing while the lease is valid; no IO.
+
+        Raises:
+            redlock.LeaseLostError: It is lost.
+        """
+        self._term.check()
+
+
+_current: ContextVar[Run | None] = ContextVar("dramatiq_idem_run", default=None)
+
+
+def current_run() -> Run | None:
+    """Return the protected run that this code belongs to; None outside of one (also when an actor is called directly)."""
+    return _current.get()
+
+
+def enter_run(run: Run) -> None:
+    """Make a run the current one of this context."""
+    _current.set(run)
+
+
+def leave_run() -> None:
+    """Let this context have no current run."""
+    _current.set(None)

@@ -1,0 +1,151 @@
+"""Where records are kept: on the lock's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import redis
+from redlock import Nodes, Observer, Plan, Renewer, Settings, SettingsError, Term, clock, log_event, new_token, quorum_size
+
+from dramatiq_idem.claims import Claim, ClaimProtocol, ClaimRequest, Outcome, Recorded
+from dramatiq_idem.record import Quorums, State
+
+__all__ = ["Keeper", "RedlockStore", "Store"]
+
+
+class Keeper(Protocol):
+    """A store's promise to renew a claim until `end` is called."""
+
+    def end(self) -> None:
+        """Stop renewing, after a renewal that is under way."""
+
+
+class Store(Protocol):
+    """What the middleware needs of a store; safe to use from any thread."""
+
+    @property
+    def max_ttl_ms(self) -> int:
+        """The longest lease that can be asked for, in milliseconds."""
+
+    def check(self) -> None:
+        """Raise SettingsError if the store can never work as it is configured; a node that is down is no such thing."""
+
+    def claim(self, request: ClaimRequest) -> Outcome:
+        """Claim a key once, and say what was found."""
+
+    def keep(self, claim: Claim, on_lost: Callable[[str], None]) -> Keeper:
+        """Renew a claim from now on; call `on_lost` once, with the cause, if that fails until it is lost."""
+
+    def complete(self, claim: Claim, result: str) -> Recorded | None:
+        """Record a completion with its result as JSON or nothing; None if it is not certain to be remembered."""
+
+    def abandon(self, claim: Claim, state: State, reason: str) -> bool:
+        """Give a claim up; True if it was still ours."""
+
+    def close(self) -> None:
+        """Stop renewing and close connections."""
+
+
+class RedlockStore:
+    """Records on N independent Redis or Valkey nodes.
+
+    Args:
+        nodes: One URL or redis-py client per independent server.
+        namespace: Prefix of every key; one per application. Default "idem".
+        write_quorum: Nodes that must hold a completion before a message is acknowledged; default a majority, at most
+            all.
+        node_timeout: Seconds that a node has to answer; default 0.5.
+        drift: Allowed difference between clock rates, as a share; default 0.01.
+        max_ttl: Longest lease in seconds; a node that forgot waits this long before it votes. Default 30.
+        restart_guard: Whether such a node has to wait; default True.
+        observer: Is told about nodes; default: log it.
+    Raises:
+        SettingsError: Something can never work; nothing was sent.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str | redis.Redis],
+        *,
+        namespace: str = "idem",
+        write_quorum: int | None = None,
+        node_timeout: float = 0.5,
+        drift: float = 0.01,
+        max_ttl: float = 30.0,
+        restart_guard: bool = True,
+        observer: Observer = log_event,
+    ) -> None:
+        settings = Settings(
+            namespace, min(10.0, max_ttl), max_ttl, node_timeout=node_timeout, drift=drift, restart_guard=restart_guard
+        )
+        self._nodes = Nodes(nodes, node_timeout, observer)
+        self._settings = settings
+        quorums = Quorums(len(self._nodes), _write_quorum(write_quorum, len(self._nodes)))
+        self._rules = ClaimProtocol(settings, quorums, clock, new_token, observer)
+        self._renewer = Renewer(self._nodes)
+
+    @property
+    def max_ttl_ms(self) -> int:
+        """The longest lease that can be asked for, in milliseconds."""
+        return self._settings.max_ttl_ms
+
+    def check(self) -> None:
+        """Connect to the nodes.
+
+        Raises:
+            SettingsError: One refuses our password, is no Redis server, or is listed under two names.
+        """
+        self._nodes.check()
+
+    def claim(self, request: ClaimRequest) -> Outcome:
+        """Claim a key once, and say what was found."""
+        return self._nodes.run(self._rules.claim(request))
+
+    def keep(self, claim: Claim, on_lost: Callable[[str], None]) -> Keeper:
+        """Renew a claim from now on."""
+        return _Kept(self._renewer, claim, self._rules, on_lost)
+
+    def complete(self, claim: Claim, result: str) -> Recorded | None:
+        """Record a completion; None if fewer than W nodes confirmed it in this attempt."""
+        return self._nodes.run(self._rules.complete(claim, result))
+
+    def abandon(self, claim: Claim, state: State, reason: str) -> bool:
+        """Give a claim up; True if a quorum still had it."""
+        return self._nodes.run(self._rules.abandon(claim, state, reason))
+
+    def close(self) -> None:
+        """Stop renewing and close the connections; what is claimed runs out."""
+        self._renewer.close()
+        self._nodes.close()
+
+
+class _Kept:
+    """A claim in the renewer's hands."""
+
+    def __init__(
+        self, renewer: Renewer, claim: Claim, rules: ClaimProtocol, on_lost: Callable[[str], None]
+    ) -> None:
+        self._renewer = renewer
+        self._claim = claim
+        self._rules = rules
+        self.on_lost = on_lost
+        renewer.add(self)
+
+    @property
+    def term(self) -> Term:
+        return self._claim.term
+
+    def renewal(self) -> Plan[bool]:
+        return self._rules.renew(self._claim)
+
+    def end(self) -> None:
+        self._renewer.remove(self)
+
+
+def _write_quorum(value: Any, nodes: int) -> int:
+    if value is None:
+        return quorum_size(nodes)
+    if isinstance(value, bool) or not isinstance(value, int) or not quorum_size(nodes) <= value <= nodes:
+        raise SettingsError(f"write_quorum must be from {quorum_size(nodes)} to {nodes} for {nodes} nodes, not {value!r}")
+    return value

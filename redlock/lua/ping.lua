@@ -1,0 +1,2 @@
+-- Does the node run scripts? Returns {1}.
+return {1}
