@@ -1,8 +1,8 @@
 """Dramatiq middleware: redelivered messages run once, on the records of a quorum of Redis or Valkey nodes.
 
-    from dramatiq_idem import Idempotency
+from dramatiq_idem import Idempotency
 
-    Idempotency(nodes=["redis://a:6379", "redis://b:6379", "redis://c:6379"]).install(broker)
+Idempotency(nodes=["redis://a:6379", "redis://b:6379", "redis://c:6379"]).install(broker)
 """
 
 import redlock

@@ -8,10 +8,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from dramatiq_idem.record import (
+    Busy,
+    Completed,
+    Granted,
+    Quorums,
+    Record,
+    State,
+    Unavailable,
+    about_text,
+    agreed,
+    judge_claim,
+)
 from redlock import (
     ADMISSION,
     Broadcast,
@@ -32,19 +44,6 @@ from redlock import (
     notify,
     tally,
     trusted,
-)
-
-from dramatiq_idem.record import (
-    Busy,
-    Completed,
-    Granted,
-    Quorums,
-    Record,
-    State,
-    Unavailable,
-    about_text,
-    agreed,
-    judge_claim,
 )
 
 __all__ = ["Claim", "ClaimProtocol", "ClaimRequest", "Outcome", "Recorded"]
@@ -188,7 +187,7 @@ class ClaimProtocol:
         found = agreed(_completions(votes), self._quorums)
         return Recorded(found) if found else None
 
-    def _is_recorded(self, votes: list[Vote | None]) -> bool:
+    def _is_recorded(self, votes: Sequence[Vote | None]) -> bool:
         return None not in votes or sum(vote is not None and vote.kind is VoteKind.GRANTED for vote in votes) >= (
             self._quorums.write
         )
@@ -208,7 +207,7 @@ class ClaimProtocol:
     def _key(self, request: ClaimRequest) -> str:
         return self._settings.key("record", request.name)
 
-    def _to_all(self, command: Command, enough: Callable[[list[Vote | None]], bool]) -> Broadcast:
+    def _to_all(self, command: Command, enough: Callable[[Sequence[Vote | None]], bool]) -> Broadcast:
         return Broadcast.to_all(command, self._quorums.nodes, self._settings.node_timeout, enough)
 
 

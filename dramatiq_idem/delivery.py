@@ -16,14 +16,12 @@ from dramatiq import Message
 from dramatiq.broker import MessageProxy
 
 from dramatiq_idem.claims import Claim
+from dramatiq_idem.policies import DEFERRALS
 from dramatiq_idem.record import Busy
 from dramatiq_idem.rules import MessageRules
 from dramatiq_idem.store import Keeper
 
-__all__ = ["DEFERRALS", "Delivery", "Postponed", "attach", "deferred_copy", "encode_result", "mute_results", "of", "pop"]
-
-DEFERRALS = "idempotency_deferrals"
-"""Message option under which a deferred copy carries why, and how often in a row, it was deferred."""
+__all__ = ["Delivery", "Postponed", "attach", "deferred_copy", "encode_result", "mute_results", "of", "pop"]
 
 _ATTRIBUTE = "_dramatiq_idem"
 _FIRST_BUSY_MS, _LONGEST_BUSY_MS = 250, 30_000

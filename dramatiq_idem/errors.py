@@ -56,3 +56,6 @@ class LeftUnacknowledgedError(IdempotencyError):
 
 class AcknowledgementHeldError(IdempotencyError, BrokerConnectionError):
     """The acknowledgement must wait; being both kinds of error makes Dramatiq ask again every five seconds."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)

@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 from dramatiq import Broker
 from dramatiq.broker import MessageProxy
 from dramatiq.middleware import Interrupt, MiddlewareError, SkipMessage
-from redlock import Observer, clock, notify
 
 from dramatiq_idem import delivery as deliveries
 from dramatiq_idem import events
@@ -37,10 +36,12 @@ from dramatiq_idem.errors import (
     OptionError,
     StoreUnavailableError,
 )
+from dramatiq_idem.policies import DEFERRALS
 from dramatiq_idem.record import Busy, Completed, State, Unavailable
 from dramatiq_idem.rules import Rulebook
 from dramatiq_idem.runs import Run, enter_run, leave_run
 from dramatiq_idem.store import Store
+from redlock import Observer, clock, notify
 
 __all__ = ["Flow"]
 
@@ -145,7 +146,7 @@ class Flow:
                 self._tell(events.LeaseLost, message, delivery, cause)
 
         delivery.keeper = self._store.keep(claim, on_lost)
-        message.options.pop(deliveries.DEFERRALS, None)  # a retry of this run counts anew
+        message.options.pop(DEFERRALS, None)  # a retry of this run counts anew
         enter_run(Run(delivery.key or "", claim))
 
     def _defer(
@@ -157,7 +158,7 @@ class Flow:
         self._tell(events.Deferred, message, delivery, "busy" if busy else "unavailable", copy.delay_ms, detail)
         try:
             broker.enqueue(copy.message, delay=copy.delay_ms)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of whatever broker; the acknowledgement waits for it
             _logger.warning("the broker did not take the copy of message %s: %r", message.message_id, error)
             delivery.postponed = copy
         raise (ClaimBusyError if busy else StoreUnavailableError)(f"deferred by {copy.delay_ms} ms: {detail}")
@@ -230,8 +231,10 @@ class Flow:
             if copy is not None:
                 broker.enqueue(copy.message, delay=copy.delay_ms)
         except Exception as error:
-            held = AcknowledgementHeldError if self.stopping_at is None else LeftUnacknowledgedError
-            raise held(f"no copy of message {message.message_id} is in the queue yet") from error
+            text = f"no copy of message {message.message_id} is in the queue yet"
+            if self.stopping_at is None:
+                raise AcknowledgementHeldError(text) from error
+            raise LeftUnacknowledgedError(text) from error
         delivery.postponed = None
 
     def _insist_on_recording(self, message: MessageProxy, delivery: Delivery, finished_at: float) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import redis
 from dramatiq import Actor, Broker, Middleware, Worker
 from dramatiq.broker import MessageProxy
-from redlock import Observer, SettingsError, clock, log_event
 
 from dramatiq_idem.errors import OptionError, PlacementError
 from dramatiq_idem.flow import Flow
@@ -23,6 +22,7 @@ from dramatiq_idem.placement import RULES, check_placement, position
 from dramatiq_idem.policies import ACTOR_OPTIONS, middleware_policy
 from dramatiq_idem.rules import Rulebook
 from dramatiq_idem.store import RedlockStore, Store
+from redlock import Observer, SettingsError, clock, log_event
 
 __all__ = ["Idempotency"]
 

@@ -18,7 +18,13 @@ from dramatiq_idem.errors import PlacementError
 
 __all__ = ["RULES", "check_placement", "position"]
 
-_OBSERVERS = {"dramatiq.middleware.prometheus", "sentry_sdk.integrations.dramatiq", "opentelemetry", "ddtrace", "elasticapm"}
+_OBSERVERS = {
+    "dramatiq.middleware.prometheus",
+    "sentry_sdk.integrations.dramatiq",
+    "opentelemetry",
+    "ddtrace",
+    "elasticapm",
+}
 """Modules (and what is below them) of middleware that only watches."""
 
 RULES = ("order", "twice", "confirms")
@@ -28,7 +34,9 @@ RULES = ("order", "twice", "confirms")
 def is_observer(middleware: Middleware, more: Sequence[type[Middleware]]) -> bool:
     """Return whether a middleware only watches: by its module, or because the user named its class."""
     module = type(middleware).__module__
-    return isinstance(middleware, tuple(more)) or any(module == name or module.startswith(f"{name}.") for name in _OBSERVERS)
+    return isinstance(middleware, tuple(more)) or any(
+        module == name or module.startswith(f"{name}.") for name in _OBSERVERS
+    )
 
 
 def position(chain: Sequence[Middleware], observers: Sequence[type[Middleware]]) -> int:
@@ -69,8 +77,10 @@ def _problems(
             problems.append(("order", f"{', '.join(wrong)}; use {name}.install(broker)"))
     if getattr(broker, "confirm_delivery", None) is False:
         problems.append(
-            ("confirms", "the RabbitMQ broker publishes without confirms, so a deferred copy could vanish: "
-             "RabbitmqBroker(..., confirm_delivery=True)")
+            (
+                "confirms",
+                "the RabbitMQ broker publishes without confirms and could lose a deferred copy: set confirm_delivery=True",
+            )
         )
     if not isinstance(broker, StubBroker) and not any(isinstance(middleware, Retries) for middleware in chain):
         problems.append(("retries", "without the Retries middleware Dramatiq drops a message whose body raises"))

@@ -16,8 +16,23 @@ from typing import Any, Final, Literal
 from dramatiq_idem.errors import OptionError
 from dramatiq_idem.keys import KeySpec
 
-__all__ = ["ACTOR_OPTIONS", "MESSAGE_OPTIONS", "Policy", "actor_policy", "message_policy", "middleware_policy"]
+__all__ = [
+    "ACTOR_OPTIONS",
+    "DEFERRALS",
+    "KEPT_KEY",
+    "MESSAGE_OPTIONS",
+    "Policy",
+    "actor_policy",
+    "message_policy",
+    "middleware_policy",
+]
 
+KEPT_KEY: Final = "idempotency_kept_key"
+"""Message option, set by us: the key of the first attempt, for its retries."""
+DEFERRALS: Final = "idempotency_deferrals"
+"""Message option, set by us on a deferred copy: why, and how often in a row, it was deferred."""
+
+_CARRIED: Final = frozenset({KEPT_KEY, DEFERRALS})
 _PREFIX: Final = "idempotency_"
 _MIN_LEASE_MS: Final = 100  # what is left after drift and 2 ms must be worth having
 _MAX_MS: Final = 100 * 365 * 86_400_000  # the servers refuse a time to live that overflows
@@ -83,10 +98,8 @@ def actor_policy(
 
 def message_policy(policy: Policy, message_options: Mapping[str, object], actor_name: str = "") -> Policy:
     """Return what holds for a message: its actor's policy itself, unless the message has options of ours."""
-    for name in message_options:
-        if name.startswith("idem"):
-            return _merge(policy, message_options, _Place.MESSAGE, f"a message to actor {actor_name!r}", _MAX_MS)
-    return policy
+    given = {name: value for name, value in message_options.items() if name.startswith("idem") and name not in _CARRIED}
+    return _merge(policy, given, _Place.MESSAGE, f"a message to actor {actor_name!r}", _MAX_MS) if given else policy
 
 
 def _merge(base: Policy, options: Mapping[str, object], place: _Place, where: str, max_ttl_ms: int) -> Policy:

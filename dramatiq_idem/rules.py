@@ -11,14 +11,10 @@ from dramatiq import Actor, Broker, get_encoder
 from dramatiq.broker import MessageProxy
 from dramatiq.encoder import PickleEncoder
 
-from dramatiq_idem.errors import OptionError
 from dramatiq_idem.keys import MessageLike, compile_key, record_name
-from dramatiq_idem.policies import Policy, actor_policy, message_policy
+from dramatiq_idem.policies import KEPT_KEY, Policy, actor_policy, message_policy
 
-__all__ = ["KEPT_KEY", "ActorRules", "MessageRules", "Rulebook"]
-
-KEPT_KEY = "idempotency_kept_key"
-"""Message option under which the key of the first attempt travels with its retries."""
+__all__ = ["ActorRules", "MessageRules", "Rulebook"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +101,7 @@ def _message_key(spec: str, actor: Actor[..., Any]) -> Callable[[MessageLike], s
 def _key_maker(policy: Policy, actor: Actor[..., Any], *, per_message: bool) -> Callable[[MessageLike], str | None]:
     if not policy.idempotent:
         return lambda _message: None
-    return compile_key(
-        policy.key, actor.fn, actor.actor_name, encoder_is_pickle=_is_pickle(), per_message=per_message
-    )
+    return compile_key(policy.key, actor.fn, actor.actor_name, encoder_is_pickle=_is_pickle(), per_message=per_message)
 
 
 def _is_pickle() -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from redlock import Term
-
 from dramatiq_idem.claims import Claim
+from redlock import Term
 
 __all__ = ["Run", "current_run", "enter_run", "leave_run"]
 
@@ -50,7 +49,7 @@ _current: ContextVar[Run | None] = ContextVar("dramatiq_idem_run", default=None)
 
 
 def current_run() -> Run | None:
-    """Return the protected run that this code belongs to; None outside of one (also when an actor is called directly)."""
+    """Return the protected run that this code belongs to; None outside of one, as when an actor is called directly."""
     return _current.get()
 
 

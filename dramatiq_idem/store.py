@@ -6,10 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import redis
-from redlock import Nodes, Observer, Plan, Renewer, Settings, SettingsError, Term, clock, log_event, new_token, quorum_size
 
 from dramatiq_idem.claims import Claim, ClaimProtocol, ClaimRequest, Outcome, Recorded
 from dramatiq_idem.record import Quorums, State
+from redlock import (
+    Nodes,
+    Observer,
+    Plan,
+    Renewer,
+    Settings,
+    SettingsError,
+    Term,
+    clock,
+    log_event,
+    new_token,
+    quorum_size,
+)
 
 __all__ = ["Keeper", "RedlockStore", "Store"]
 
@@ -123,9 +135,7 @@ class RedlockStore:
 class _Kept:
     """A claim in the renewer's hands."""
 
-    def __init__(
-        self, renewer: Renewer, claim: Claim, rules: ClaimProtocol, on_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, renewer: Renewer, claim: Claim, rules: ClaimProtocol, on_lost: Callable[[str], None]) -> None:
         self._renewer = renewer
         self._claim = claim
         self._rules = rules
@@ -147,5 +157,7 @@ def _write_quorum(value: Any, nodes: int) -> int:
     if value is None:
         return quorum_size(nodes)
     if isinstance(value, bool) or not isinstance(value, int) or not quorum_size(nodes) <= value <= nodes:
-        raise SettingsError(f"write_quorum must be from {quorum_size(nodes)} to {nodes} for {nodes} nodes, not {value!r}")
+        raise SettingsError(
+            f"write_quorum must be from {quorum_size(nodes)} to {nodes} for {nodes} nodes, not {value!r}"
+        )
     return value

@@ -1,10 +1,10 @@
 """Quorum locks on N independent Redis or Valkey nodes.
 
-    from redlock import Redlock
+from redlock import Redlock
 
-    redlock = Redlock(["redis://a:6379", "redis://b:6379", "redis://c:6379"], ttl=10.0)
-    with redlock.lock("report:42", wait=5.0) as lease:
-        ...
+redlock = Redlock(["redis://a:6379", "redis://b:6379", "redis://c:6379"], ttl=10.0)
+with redlock.lock("report:42", wait=5.0) as lease:
+    ...
 """
 
 from redlock.admission import admit

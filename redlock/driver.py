@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import tenacity
 from tenacity.wait import wait_base
 
+from redlock.errors import SettingsError
 from redlock.events import Observer, log_event
 from redlock.fanout import Fanout
 from redlock.node import NodeSource, parse_nodes
@@ -84,7 +85,7 @@ class Nodes:
                 return end.value  # type: ignore[no-any-return]
             try:
                 value = self._carry_out(step)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - the plan decides, and raises it again
                 resume = _bound(plan.throw, error)
             else:
                 resume = _bound(plan.send, value)
@@ -108,9 +109,9 @@ class Nodes:
             for index, value in values.items():
                 try:
                     steps[index] = plans[index].send(value)
-                except StopIteration as end:
+                except StopIteration as end:  # noqa: PERF203 - each plan ends for itself
                     results[index] = end.value
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - one plan must not stop the others
                     results[index] = error
             values = dict(zip(steps, self._fanout.ask(list(steps.values())), strict=True)) if steps else {}
         return results

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from redlock.quorum import Vote
 
 __all__ = ["LeaseLostError", "LockHeldError", "QuorumUnreachableError", "RedlockError", "SettingsError"]

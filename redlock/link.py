@@ -18,7 +18,7 @@ from typing import Any
 from redis.connection import AbstractConnection
 
 from redlock.node import Node, NodeFaultError, closing_fault, packed
-from redlock.plan import Clock, Command
+from redlock.plan import Command
 from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
 
 __all__ = ["Link", "Slot"]
@@ -49,12 +49,10 @@ class Link:
 
     Args:
         node: Where it leads.
-        clock: Seconds, for deadlines.
     """
 
-    def __init__(self, node: Node, clock: Clock) -> None:
+    def __init__(self, node: Node) -> None:
         self.node = node
-        self._clock = clock
         self._connection: AbstractConnection | None = None
         self._socket: socket.socket | None = None
         self._reader: Any = None
@@ -85,7 +83,7 @@ class Link:
             NodeFaultError: It cannot be used now; nothing stays open.
         """
         connection = self.node.connect(timeout)
-        sock: socket.socket = connection._sock
+        sock = _socket_of(connection)
         reader = new_reader()
         try:
             sock.settimeout(timeout)
@@ -98,20 +96,20 @@ class Link:
             self.run_id = _run_id(reply)
             sock.setblocking(False)
         except ProtocolError as error:
-            connection.disconnect()
+            _disconnect(connection)
             raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
         except OSError as error:
-            connection.disconnect()
+            _disconnect(connection)
             raise NodeFaultError(f"{type(error).__name__}: {error}") from error
         except BaseException:
-            connection.disconnect()
+            _disconnect(connection)
             raise
         self._connection, self._socket, self._reader, self.fileno = connection, sock, reader, sock.fileno()
 
     def send(self, slot: Slot) -> None:
         """Queue a command; `flush` writes it."""
         self._slots.append(slot)
-        self._unsent += packed(slot.command, slot.sent_by_text)
+        self._unsent += packed(slot.command, by_text=slot.sent_by_text)
 
     def flush(self) -> None:
         """Write what the socket takes.
@@ -163,7 +161,8 @@ class Link:
         slot = self._slots.popleft()
         if isinstance(reply, ReplyError):
             if str(reply).startswith("NOSCRIPT") and not slot.sent_by_text:
-                if slot.is_wanted():
+                # What has an undo may be meant no more; anything else must still happen.
+                if slot.is_wanted() or slot.command.undo is None:
                     slot.sent_by_text = True
                     self.send(slot)
                     self.flush()
@@ -183,7 +182,7 @@ class Link:
             with contextlib.suppress(OSError):
                 # Behind a command that was cut short an undo would be read as part of it: all or nothing.
                 sock.sendall(bytes(self._unsent) + undo)
-            connection.disconnect()
+            _disconnect(connection)
         self._unsent.clear()
         for slot in slots:
             slot.answer(fault)
@@ -192,9 +191,22 @@ class Link:
         """Forget the connection without a word to the server: after a fork it is the parent's."""
         if self._socket is not None:
             self._socket.close()
-        self._connection = self._socket = None
+        self._connection = None
+        self._socket = None
         self._slots.clear()
         self._unsent.clear()
+
+
+def _socket_of(connection: AbstractConnection) -> socket.socket:
+    """Return the connected socket; redis-py has no public name for it, and all supported releases have this one."""
+    found: Any = connection._sock  # noqa: SLF001
+    if not isinstance(found, socket.socket):
+        raise NodeFaultError("the connection was closed at once")
+    return found
+
+
+def _disconnect(connection: AbstractConnection) -> None:
+    connection.disconnect()  # type: ignore[no-untyped-call]
 
 
 def _run_id(reply: Any) -> str | None:

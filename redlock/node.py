@@ -22,11 +22,19 @@ from redlock.resp import ReplyError, pack
 __all__ = ["Node", "NodeFaultError", "NodeSource", "packed", "parse_nodes", "vote"]
 
 NodeSource: TypeAlias = "str | redis.Redis"
-"""A redis://, rediss:// or unix:// URL, or a redis-py client, of which only the configuration is used."""
+"""A redis://, rediss:// or unix:// URL; or a redis-py client, of which only the configuration is used."""
 
 _KINDS = {1: VoteKind.GRANTED, 0: VoteKind.REFUSED, -1: VoteKind.UNKNOWN}
 _CLOSING = ("READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "CLUSTERDOWN", "MOVED", "ASK", "UNBLOCKED")
-_PERMANENT = ("WRONGPASS", "NOAUTH", "MOVED", "CLUSTERDOWN", "invalid username-password", "invalid password", "DB index")
+_PERMANENT = (
+    "WRONGPASS",
+    "NOAUTH",
+    "MOVED",
+    "CLUSTERDOWN",
+    "invalid username-password",
+    "invalid password",
+    "DB index",
+)
 # Options of a client's pool that would retry, probe or talk on the connection behind our back.
 _NOT_OURS = ("maint_notifications_config", "maint_notifications_pool_handler", "event_dispatcher", "himport_registry")
 
@@ -38,7 +46,7 @@ class NodeFaultError(Exception):
         permanent: Whether trying again cannot help until somebody changes a setting.
     """
 
-    def __init__(self, cause: str, permanent: bool = False) -> None:
+    def __init__(self, cause: str, *, permanent: bool = False) -> None:
         super().__init__(cause)
         self.cause = cause
         self.permanent = permanent
@@ -82,7 +90,7 @@ class Node:
         }
         try:
             connection = self._connection_class(**options)
-            connection.connect()
+            connection.connect()  # type: ignore[no-untyped-call]
         except (redis.RedisError, OSError, ValueError) as error:
             raise fault(error) from error
         return connection
@@ -103,7 +111,8 @@ def _pool(source: NodeSource) -> redis.ConnectionPool:
     try:
         return redis.ConnectionPool.from_url(source)
     except (ValueError, TypeError) as error:
-        raise SettingsError(f"cannot read the URL of node {rest.rpartition('@')[2]!r}: {type(error).__name__}") from None
+        address = rest.rpartition("@")[2]
+        raise SettingsError(f"cannot read the URL of node {address!r}: {type(error).__name__}") from None
 
 
 def parse_nodes(sources: Sequence[NodeSource]) -> list[Node]:
@@ -124,7 +133,7 @@ def parse_nodes(sources: Sequence[NodeSource]) -> list[Node]:
     return nodes
 
 
-def packed(command: Command, by_text: bool = False) -> bytes:
+def packed(command: Command, *, by_text: bool = False) -> bytes:
     """Return a command as bytes, by the script's hash unless the text has to travel."""
     script = command.script
     call = ("EVAL", script.text) if by_text or script.by_text else ("EVALSHA", script.sha)
@@ -139,7 +148,7 @@ def fault(error: Exception) -> NodeFaultError:
         permanent = True
     elif isinstance(error, redis.exceptions.InvalidResponse):
         text = f"not a Redis server ({text})"
-    return NodeFaultError(f"{type(error).__name__}: {text}", permanent)
+    return NodeFaultError(f"{type(error).__name__}: {text}", permanent=permanent)
 
 
 def _is_permanent(text: str) -> bool:
@@ -149,7 +158,7 @@ def _is_permanent(text: str) -> bool:
 def closing_fault(reply: ReplyError) -> NodeFaultError | None:
     """Return the fault if an error reply means that this connection leads to no usable node."""
     text = str(reply)
-    return NodeFaultError(text, _is_permanent(text)) if text.startswith(_CLOSING) else None
+    return NodeFaultError(text, permanent=_is_permanent(text)) if text.startswith(_CLOSING) else None
 
 
 def vote(name: str, reply: Any) -> Vote:
@@ -160,5 +169,9 @@ def vote(name: str, reply: Any) -> Vote:
         return Vote(name, VoteKind.UNKNOWN, cause=f"unexpected reply {str(reply)[:80]}")
     kind = _KINDS[reply[0]]
     rest = tuple(value.decode(errors="replace") if isinstance(value, bytes) else value for value in reply[1:])
-    cause = f"not admitted, {rest[0]}, {rest[1] / 1000:g} s left" if kind is VoteKind.UNKNOWN and len(rest) > 1 else None
-    return Vote(name, kind, rest, cause)
+    return Vote(name, kind, rest, _guard_cause(rest) if kind is VoteKind.UNKNOWN else None)
+
+
+def _guard_cause(rest: tuple[Any, ...]) -> str:
+    reason, left_ms = rest[:2] if len(rest) > 1 else ("refused", 0)
+    return f"may not vote ({reason})" + (f" for {int(left_ms) / 1000:g} s" if left_ms else "")

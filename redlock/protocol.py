@@ -121,7 +121,7 @@ class LockProtocol:
         votes = yield self._to_all(self._release_command(resource, token), is_decided)
         return tally(votes) is Verdict.GRANTED
 
-    def bootstrap(self, force: bool) -> Plan[None]:
+    def bootstrap(self, *, force: bool) -> Plan[None]:
         """Let new nodes serve at once, on somebody's word that they have forgotten nothing."""
         markers = yield self._to_all(Command(MARKER, (self._settings.key("marker"),), ()), everybody)
         for vote in markers:
@@ -136,7 +136,11 @@ class LockProtocol:
             notify(self._observer, event)
 
     def _acquire_command(self, resource: str, token: str, ttl_ms: int) -> Command:
-        keys = (self._settings.key("lock", resource), self._settings.key("marker"), self._settings.key("fence", resource))
+        keys = (
+            self._settings.key("lock", resource),
+            self._settings.key("marker"),
+            self._settings.key("fence", resource),
+        )
         args = (token, ttl_ms, self._settings.guard, round(self._settings.counter_life * 1000))
         return Command(ACQUIRE, keys, args, undo=self._release_command(resource, token))
 

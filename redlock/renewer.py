@@ -46,10 +46,11 @@ class Renewer:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._start_afresh()
+        self.start_afresh()
         _RENEWERS.add(self)
 
-    def _start_afresh(self) -> None:
+    def start_afresh(self) -> None:
+        """Hold nothing; also in a child process, where the leases are the parent's."""
         self._changed = threading.Condition()
         self._holdings: dict[int, Holding] = {}
         self._round: dict[int, Holding] = {}
@@ -139,7 +140,7 @@ _RENEWERS: weakref.WeakSet[Renewer] = weakref.WeakSet()
 
 def _forget_in_child() -> None:
     for renewer in list(_RENEWERS):
-        renewer._start_afresh()
+        renewer.start_afresh()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -6,7 +6,7 @@ which no blocking reader can do. hiredis reads the replies where it is installed
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 __all__ = ["PENDING", "ProtocolError", "Reader", "ReplyError", "new_reader", "pack"]
@@ -66,18 +66,12 @@ class Reader:
     def _value(self, start: int) -> tuple[Any, int]:
         line, after = self._line(start)
         kind, rest = line[:1], line[1:]
-        if kind in b"*~>%$=!" and kind:
+        if kind in _SIZED:
             return self._sized(kind, int(rest), after)
-        if kind == b":":
-            return int(rest), after
-        if kind == b"+":
-            return rest, after
         if kind == b"-":
             return ReplyError(rest.decode(errors="replace")), after
-        if kind in (b"_", b"#", b",", b"("):
-            return {b"_": lambda: None, b"#": lambda: rest == b"t", b",": lambda: float(rest), b"(": lambda: int(rest)}[
-                kind
-            ](), after
+        if kind in _SCALARS:
+            return _SCALARS[kind](rest), after
         raise ValueError("unknown type")
 
     def _sized(self, kind: bytes, size: int, start: int) -> tuple[Any, int]:
@@ -103,6 +97,15 @@ class _NeedMoreError(Exception):
 
 
 _LONGEST_LINE = 65_536
+_SIZED = (b"*", b"~", b">", b"%", b"$", b"=", b"!")
+_SCALARS: dict[bytes, Callable[[bytes], Any]] = {
+    b":": int,
+    b"(": int,
+    b",": float,
+    b"+": bytes,
+    b"#": lambda rest: rest == b"t",
+    b"_": lambda _rest: None,
+}
 
 
 def new_reader() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tenacity
@@ -26,13 +27,23 @@ DEFAULT_PAUSE = tenacity.wait_random(0.02, 0.2)
 """Seconds between attempts: random, so that clients which split the votes do not meet again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """What a Redlock and its leases work with."""
+
+    nodes: Nodes
+    protocol: LockProtocol
+    renewer: Renewer
+    observer: Observer
+
+
 class Lease:
     """A held lock. Threads may share it; a process that was forked off may not use it."""
 
-    def __init__(self, owner: Redlock, grant: Grant, max_hold: float | None, on_lost: OnLost | None) -> None:
+    def __init__(self, engine: _Engine, grant: Grant, max_hold: float | None, on_lost: OnLost | None) -> None:
         self.token = grant.token
         self.term = Term(grant.resource, grant.ttl, grant.started, grant.valid_until, clock, max_hold)
-        self._owner = owner
+        self._engine = engine
         self._on_lost = on_lost
         self._pid = os.getpid()
         self._released = False
@@ -74,7 +85,7 @@ class Lease:
             ended it is lost for good; an ended lease is never revived.
         """
         self._check_process()
-        return not self._released and self._owner._nodes.run(self.renewal())
+        return not self._released and self._engine.nodes.run(self.renewal())
 
     def release(self) -> bool:
         """Give the lock back, after an extension that is under way has ended.
@@ -86,19 +97,19 @@ class Lease:
         self._check_process()
         if self._released:
             return False
-        self._owner._renewer.remove(self)
+        self._engine.renewer.remove(self)
         was_lost = self.lost
-        still_ours = self._owner._nodes.run(self._owner._protocol.release(self.resource, self.token))
+        still_ours = self._engine.nodes.run(self._engine.protocol.release(self.resource, self.token))
         self._released = True
         return still_ours and not was_lost
 
     def renewal(self) -> Plan[bool]:
         """Return the plan that extends this lease once; for the renewer."""
-        return self._owner._protocol.extend(self.term, self.token)
+        return self._engine.protocol.extend(self.term, self.token)
 
     def on_lost(self, cause: str) -> None:
         """Be told by the renewer that the lease is lost."""
-        notify(self._owner._observer, LeaseLost(self.resource, cause))
+        notify(self._engine.observer, LeaseLost(self.resource, cause))
         if self._on_lost is not None:
             self._on_lost(self)
 
@@ -134,14 +145,13 @@ class Redlock:
         **settings: Any,
     ) -> None:
         self._settings = Settings(ttl=seconds("ttl", ttl), **settings)
-        self._nodes = Nodes(nodes, self._settings.node_timeout, observer)
-        self._observer = observer
+        nodes_ = Nodes(nodes, self._settings.node_timeout, observer)
+        protocol = LockProtocol(self._settings, len(nodes_), clock, new_token, observer)
+        self._engine = _Engine(nodes_, protocol, Renewer(nodes_), observer)
         self._pause = pause
-        self._protocol = LockProtocol(self._settings, len(self._nodes), clock, new_token, observer)
-        self._renewer = Renewer(self._nodes)
 
     def __repr__(self) -> str:
-        return f"Redlock({', '.join(self._nodes.names)})"
+        return f"Redlock({', '.join(self._engine.nodes.names)})"
 
     def acquire(
         self,
@@ -167,9 +177,9 @@ class Redlock:
         """
         check_resource(resource)
         ttl_ms = self._settings.ttl_ms("ttl", ttl)
-        plan = self._protocol.acquire(resource, ttl_ms, seconds("wait", wait), pauses(self._pause))
+        plan = self._engine.protocol.acquire(resource, ttl_ms, seconds("wait", wait), pauses(self._pause))
         longest = None if max_hold is None else seconds("max_hold", max_hold)
-        return Lease(self, self._nodes.run(plan), longest, on_lost)
+        return Lease(self._engine, self._engine.nodes.run(plan), longest, on_lost)
 
     @contextlib.contextmanager
     def lock(self, resource: str, ttl: Duration | None = None, wait: Duration = 0.0, **options: Any) -> Iterator[Lease]:
@@ -183,7 +193,7 @@ class Redlock:
         """
         lease = self.acquire(resource, ttl, wait, **options)
         try:
-            self._renewer.add(lease)
+            self._engine.renewer.add(lease)
             yield lease
             cause = lease.term.cause
         finally:
@@ -191,7 +201,7 @@ class Redlock:
         if cause is not None:
             raise LeaseLostError(resource, cause)
 
-    def bootstrap(self, force: bool = False) -> None:
+    def bootstrap(self, *, force: bool = False) -> None:
         """Let new nodes vote at once instead of after max_ttl; all must answer.
 
         Args:
@@ -200,9 +210,9 @@ class Redlock:
             SettingsError: A node has voted before.
             QuorumUnreachableError: A node does not answer.
         """
-        self._nodes.run(self._protocol.bootstrap(force))
+        self._engine.nodes.run(self._engine.protocol.bootstrap(force=force))
 
     def close(self) -> None:
         """Stop renewing and close the connections; leases that are still held run out."""
-        self._renewer.close()
-        self._nodes.close()
+        self._engine.renewer.close()
+        self._engine.nodes.close()

@@ -33,7 +33,6 @@ Item = TypeVar("Item")
 Operation = tuple[str, int]  # what happens, and to which delivery or node
 
 STEPS = 110  # per schedule: enough for five deliveries, a repair and a forget
-DELIVERIES = 5
 ATTEMPTS_TO_SETTLE = 3  # reads of a delivery that meets unsettled records, before it goes back to the queue
 
 # A higher state is never replaced by a lower one of its generation; doubled so that equal ranks stay equal.
@@ -57,6 +56,7 @@ class Rules:
         repair_waits: A repair starts once no attempt is left that counted a reply from before the amnesia.
         flag_names_identity: A repair gives the rights only to the incarnation of the node it started with.
         absence_needs_rights: A node that forgot does not vote that there is no record.
+        done_needs_quorum: Done on a node that forgot counts only after a quorum that remembers was heard.
         acks_within_attempt: Acknowledgements of an earlier attempt are not counted.
     """
 
@@ -72,6 +72,7 @@ class Rules:
     repair_waits: bool = True
     flag_names_identity: bool = True
     absence_needs_rights: bool = True
+    done_needs_quorum: bool = True
     acks_within_attempt: bool = True
 
     def without(self, *names: str) -> Rules:
@@ -306,6 +307,7 @@ class Weather:
     """How rough one schedule is; drawn from its seed."""
 
     loss: float
+    deliveries: int
     lease_ends: int
     kills: int
     amnesia: int
@@ -315,7 +317,8 @@ class Weather:
     def of(cls, source: random.Random, faults: Faults) -> Weather:
         """Draw the weather; some schedules have no amnesia or no forget, so that other faults get room."""
         return cls(
-            loss=source.choice((0.03, 0.12, 0.25)),
+            loss=source.choice((0.03, 0.12, 0.25, 0.4)),
+            deliveries=source.choice((3, 5)),
             lease_ends=source.choice((1, 2, 4)),
             kills=source.choice((0, 1)),
             amnesia=source.choice((0, 1, 2)) if faults.amnesia else 0,
@@ -357,7 +360,7 @@ class World:
         """Return what may happen next; likelier operations are listed more often."""
         weather = self.weather
         found: list[Operation] = []
-        if len(self.deliveries) < DELIVERIES:
+        if len(self.deliveries) < weather.deliveries:
             found.append(("deliver", 0))
         for delivery in self.deliveries:
             if not delivery.is_over:
@@ -442,7 +445,7 @@ class World:
         if self.rules.carry_generation:
             highest = max((reply.generation for reply in replies), default=0)
             done = [reply for reply in done if reply.generation == highest]
-        if sum(reply.has_rights for reply in replies) < self.quorum:
+        if self.rules.done_needs_quorum and sum(reply.has_rights for reply in replies) < self.quorum:
             done = [reply for reply in done if reply.has_rights]
         return [reply.record for reply in done if reply.record]
 
