@@ -29,6 +29,7 @@ from redlock import (
     Broadcast,
     Clock,
     Command,
+    Enough,
     Observer,
     Plan,
     Settings,
@@ -40,8 +41,8 @@ from redlock import (
     everybody,
     is_decided,
     load_script,
-    nobody,
     notify,
+    take_back,
     tally,
     trusted,
 )
@@ -53,6 +54,10 @@ RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
 COMPLETE = load_script("dramatiq_idem", "record", "complete")
 ABANDON = load_script("dramatiq_idem", "record", "abandon")
 UNDO = load_script("dramatiq_idem", "undo", by_text=True)
+
+
+_COMPLETION_WORTH = 600.0
+"""Seconds for which a completion is kept for a node that cannot be reached; after that it is the repair's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +141,15 @@ class ClaimProtocol:
 
     def _attempt(self, request: ClaimRequest) -> Plan[tuple[Outcome, bool]]:
         token = self._new_token()
-        undo = self._to_all(Command(UNDO, (self._key(request),), (token,)), nobody)
+        undo = self._undo_command(request, token)
+        votes: Sequence[Vote] | None = None
         started = self._clock()
         until = started + trusted(request.lease_ms, self._settings)
         try:
-            votes = yield self._to_all(self._claim_command(request, token), everybody)
+            votes = yield self._to_all(self._claim_command(request, token), everybody, self._is_answered)
             admitted = yield from admit(votes, self._settings)
         except BaseException:
-            yield undo
+            yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
             raise
         for event in admitted:
             notify(self._observer, event)
@@ -153,7 +159,7 @@ class ClaimProtocol:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
             return Claim(request, outcome.record, term), serves_now
         if any(vote.kind is not VoteKind.REFUSED for vote in votes):
-            yield undo
+            yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
         if isinstance(outcome, Granted):
             return Unavailable({"quorum": "answered too late"}), serves_now
         return outcome, serves_now
@@ -183,32 +189,40 @@ class ClaimProtocol:
 
     def _record(self, request: ClaimRequest, record: Record) -> Plan[Recorded | None]:
         args = (record.text(), record.generation, request.retention_ms)
-        votes = yield self._to_all(Command(COMPLETE, (self._key(request),), args), self._is_recorded)
+        command = Command(COMPLETE, (self._key(request),), args, worth=_COMPLETION_WORTH)
+        votes = yield self._to_all(command, self._is_recorded)
         found = agreed(_completions(votes), self._quorums)
         return Recorded(found) if found else None
 
     def _is_recorded(self, votes: Sequence[Vote | None]) -> bool:
-        return None not in votes or sum(vote is not None and vote.kind is VoteKind.GRANTED for vote in votes) >= (
-            self._quorums.write
-        )
+        confirmed = sum(vote is not None and vote.kind is VoteKind.GRANTED for vote in votes)
+        return confirmed >= self._quorums.write or None not in votes
+
+    def _is_answered(self, votes: Sequence[Vote | None]) -> bool:
+        answers = sum(vote is not None and vote.kind is not VoteKind.UNKNOWN for vote in votes)
+        return answers >= max(self._quorums.lease, self._quorums.absence)
 
     def abandon(self, claim: Claim, state: State, reason: str = "") -> Plan[bool]:
         """Give a claim up, as free or failed; return whether a quorum still had it."""
         args = (claim.record.token, state.value, claim.request.retention_ms, reason)
-        votes = yield self._to_all(Command(ABANDON, (self._key(claim.request),), args), is_decided)
+        command = Command(ABANDON, (self._key(claim.request),), args, worth=self._settings.max_ttl)
+        votes = yield self._to_all(command, is_decided)
         return tally(votes) is Verdict.GRANTED
 
     def _claim_command(self, request: ClaimRequest, token: str) -> Command:
         keys = (self._key(request), self._settings.key("marker"))
         about = about_text(request.fingerprint, request.message_id)
         args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about)
-        return Command(CLAIM, keys, args, undo=Command(UNDO, keys[:1], (token,)))
+        return Command(CLAIM, keys, args, self._undo_command(request, token))
+
+    def _undo_command(self, request: ClaimRequest, token: str) -> Command:
+        return Command(UNDO, (self._key(request),), (token,), worth=self._settings.max_ttl)
 
     def _key(self, request: ClaimRequest) -> str:
         return self._settings.key("record", request.name)
 
-    def _to_all(self, command: Command, enough: Callable[[Sequence[Vote | None]], bool]) -> Broadcast:
-        return Broadcast.to_all(command, self._quorums.nodes, self._settings.node_timeout, enough)
+    def _to_all(self, command: Command, enough: Enough, linger: Enough | None = None) -> Broadcast:
+        return Broadcast.to_all(command, self._quorums.nodes, self._settings.node_timeout, enough, linger)
 
 
 def _completions(votes: list[Vote]) -> list[Record]:

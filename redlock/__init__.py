@@ -9,10 +9,17 @@ with redlock.lock("report:42", wait=5.0) as lease:
 
 from redlock.admission import admit
 from redlock.driver import Nodes, clock, new_token, pauses
-from redlock.errors import LeaseLostError, LockHeldError, QuorumUnreachableError, RedlockError, SettingsError
+from redlock.errors import (
+    FencingUnavailableError,
+    LeaseLostError,
+    LockHeldError,
+    QuorumUnreachableError,
+    RedlockError,
+    SettingsError,
+)
 from redlock.events import Admitted, Event, LeaseLost, NodeDown, NodeUp, Observer, log_event, notify
 from redlock.lease import Grant, Term
-from redlock.plan import Broadcast, Clock, Command, Plan, Sleep, everybody, nobody
+from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, nobody, take_back
 from redlock.protocol import trusted
 from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
 from redlock.renewer import Renewer
@@ -27,7 +34,9 @@ __all__ = [
     "Broadcast",
     "Clock",
     "Command",
+    "Enough",
     "Event",
+    "FencingUnavailableError",
     "Grant",
     "Lease",
     "LeaseLost",
@@ -61,6 +70,7 @@ __all__ = [
     "notify",
     "pauses",
     "quorum_size",
+    "take_back",
     "tally",
     "trusted",
     "validity",

@@ -18,13 +18,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from redlock.errors import SettingsError
 from redlock.events import Admitted
 from redlock.plan import Broadcast, Command, Plan
 from redlock.quorum import Vote, VoteKind
 from redlock.scripts import ADMIT
 from redlock.settings import Settings
 
-__all__ = ["Admission", "Marker", "Refusal", "admit", "decide", "vouch"]
+__all__ = ["Admission", "Marker", "Refusal", "admit", "check_raise", "decide", "vouch"]
 
 FORGOT = ("new", "restarted")
 """Reasons of a refusal after which the marker has to be written anew."""
@@ -96,6 +97,22 @@ def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
         else:
             result.append(None)
     return result
+
+
+def check_raise(votes: Sequence[Vote]) -> None:
+    """Make sure that all nodes can be told of a longer max_ttl before the first longer lease.
+
+    A node that is away would remember the shorter one and, after a restart, vote too early.
+
+    Raises:
+        SettingsError: Some node asks for it, and others do not answer.
+    """
+    refusals = [Refusal.of(vote) for vote in votes]
+    if not any(refusal and refusal.reason == "max_ttl" for refusal in refusals):
+        return
+    silent = [vote.node for vote, why in zip(votes, refusals, strict=True) if vote.kind is VoteKind.UNKNOWN and not why]
+    if silent:
+        raise SettingsError(f"max_ttl can only be raised while all nodes answer; missing: {', '.join(silent)}")
 
 
 def _largest_max_ttl(votes: Sequence[Vote], refusals: Sequence[Refusal | None], settings: Settings) -> int:

@@ -9,7 +9,14 @@ if TYPE_CHECKING:
 
     from redlock.quorum import Vote
 
-__all__ = ["LeaseLostError", "LockHeldError", "QuorumUnreachableError", "RedlockError", "SettingsError"]
+__all__ = [
+    "FencingUnavailableError",
+    "LeaseLostError",
+    "LockHeldError",
+    "QuorumUnreachableError",
+    "RedlockError",
+    "SettingsError",
+]
 
 
 class RedlockError(Exception):
@@ -54,6 +61,10 @@ class QuorumUnreachableError(RedlockError):
         self.resource = resource
         self.votes = tuple(votes)
         self.causes: Mapping[str, str] = {vote.node: vote.cause for vote in votes if vote.cause}
+
+
+class FencingUnavailableError(RedlockError):
+    """The lease is held, but no fencing token can be vouched for; see the cause."""
 
 
 class LeaseLostError(RedlockError):

@@ -12,55 +12,27 @@ to a thread that still waits, together with the connections and what is in fligh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 from redlock.errors import SettingsError
 from redlock.events import Observer
-from redlock.link import Slot
 from redlock.members import Member, Members
-from redlock.node import Node, NodeFaultError, vote
-from redlock.plan import Broadcast, Clock
-from redlock.quorum import Vote, VoteKind
+from redlock.node import Node
+from redlock.plan import Broadcast, Clock, nobody
+from redlock.question import Question
+from redlock.quorum import Vote
 
 __all__ = ["Fanout"]
 
+_SWEEP_PAUSE = 0.05
+"""Seconds between two looks after nodes that are owed something."""
 _GRACE = 0.05
 """Seconds after its deadline at which a waiting thread stops to rely on the leading one."""
-
-
-class _Question:
-    """One broadcast of one thread, until it is decided."""
-
-    __slots__ = ("broadcast", "deadline", "is_decided", "is_open", "party", "votes")
-
-    def __init__(self, broadcast: Broadcast, deadline: float, party: _Party) -> None:
-        self.broadcast = broadcast
-        self.deadline = deadline
-        self.party = party
-        self.votes: list[Vote | None] = [None] * len(broadcast.commands)
-        self.is_open = True
-        self.is_decided = False
-
-    def settle_if_enough(self) -> None:
-        """Decide if the votes that are there allow it."""
-        if self.is_open and self.broadcast.enough(self.votes):
-            self.is_decided = True
-            self.settle()
-
-    def all_votes(self, members: Sequence[Member]) -> list[Vote]:
-        """Return one vote per node; those that did not come are unknown."""
-        cause = "not waited for" if self.is_decided else "no reply in time"
-        return [vote or member.unknown(cause) for vote, member in zip(self.votes, members, strict=True)]
-
-    def settle(self) -> None:
-        """End the question with the votes that are there; wake its thread if this was its last one."""
-        if self.is_open:
-            self.is_open = False
-            self.party.settled()
 
 
 class _Party:
@@ -68,8 +40,8 @@ class _Party:
 
     __slots__ = ("_open", "_wake", "questions")
 
-    def __init__(self, broadcasts: Sequence[Broadcast], now: float) -> None:
-        self.questions = [_Question(broadcast, now + broadcast.timeout, self) for broadcast in broadcasts]
+    def __init__(self, broadcasts: Sequence[Broadcast], members: Sequence[Member], clock: Clock) -> None:
+        self.questions = [Question(broadcast, members, clock, self._settled) for broadcast in broadcasts]
         self._open = len(self.questions)
         self._wake = threading.Lock()
         self._wake.acquire()
@@ -80,9 +52,14 @@ class _Party:
 
     @property
     def deadline(self) -> float:
-        return max(question.deadline for question in self.questions)
+        return max(question.overdue_at for question in self.questions)
 
-    def settled(self) -> None:
+    def give_up(self) -> None:
+        """Settle what is open with the votes that are there."""
+        for question in self.questions:
+            question.settle()
+
+    def _settled(self) -> None:
         self._open -= 1
         if not self._open:
             self.wake()
@@ -117,8 +94,9 @@ class Fanout:
         self._members = Members(self._nodes, self._timeout, self._clock, self._observer)
         self._mutex = threading.Lock()
         self._inbox: list[_Party] = []
-        self._active: list[_Question] = []
+        self._active: list[_Party] = []
         self._leader: _Party | None = None
+        self._sweeper: threading.Thread | None = None
         self._closed = False
 
     def after_fork(self) -> None:
@@ -139,7 +117,7 @@ class Fanout:
         """
         if self._closed:
             raise SettingsError("closed: the connections to the nodes are not opened again")
-        party = _Party(broadcasts, self._clock())
+        party = _Party(broadcasts, self._members.all, self._clock)
         try:
             with self._mutex:
                 self._inbox.append(party)
@@ -150,7 +128,7 @@ class Fanout:
                 self._lead(party)
         finally:
             self._leave(party)
-        return [question.all_votes(self._members.all) for question in party.questions]
+        return [question.result() for question in party.questions]
 
     def close(self) -> None:
         """Close all connections; whoever still waits gets unknown votes."""
@@ -174,15 +152,13 @@ class Fanout:
 
     def _leave(self, party: _Party) -> None:
         """Stop waiting; pass the lead on if this thread has it."""
-        for question in party.questions:
-            question.settle()
+        party.give_up()
         with self._mutex:
             if party in self._inbox:
                 self._inbox.remove(party)
             if self._leader is not party:
                 return
-            waiting = [question.party for question in self._active if question.is_open] + self._inbox
-            self._leader = waiting[0] if waiting else None
+            self._leader = next((other for other in self._active + self._inbox if other.is_open), None)
             if self._leader:
                 self._leader.wake()
 
@@ -190,7 +166,8 @@ class Fanout:
         try:
             while party.is_open:
                 self._take_in()
-                self._exchange()
+                if party.is_open:
+                    self._exchange()
         except BaseException:
             self._abort()
             raise
@@ -198,8 +175,8 @@ class Fanout:
     def _abort(self) -> None:
         """Leave nothing half done: undo and close what is in flight, and let nobody wait for it."""
         self._members.drop_in_use("the thread that asked for all was interrupted")
-        for question in self._active:
-            question.settle()
+        for party in self._active:
+            party.give_up()
         self._active.clear()
 
     # -- one turn of the leading thread
@@ -208,61 +185,40 @@ class Fanout:
         """Send what has come in since the last turn."""
         with self._mutex:
             parties, self._inbox = self._inbox, []
+            self._active += parties
         if not parties:
             return
         questions = [question for party in parties for question in party.questions]
-        self._active += questions
-        self._members.connect(min(question.deadline for question in questions))
+        self._members.connect(min(question.overdue_at for question in questions))
         for question in questions:
-            self._send(question)
+            question.send()
         self._members.flush()
-
-    def _send(self, question: _Question) -> None:
-        for index, (command, member) in enumerate(zip(question.broadcast.commands, self._members.all, strict=True)):
-            if command is None:
-                question.votes[index] = member.unknown("not asked")
-            elif member.link.is_open:
-                answer = _Answer(question, index, member.node.name)
-                member.link.send(Slot(command, question.deadline, answer, answer.is_wanted))
-            else:
-                question.votes[index] = member.unknown()
-        question.settle_if_enough()
+        if self._sweeper is None and self._members.is_owing:
+            self._sweeper = threading.Thread(target=self._sweep, name="redlock-sweeper", daemon=True)
+            self._sweeper.start()
 
     def _exchange(self) -> None:
         """Read and write until the next answer or deadline."""
-        self._active = [question for question in self._active if question.is_open]
-        if self._active:
-            self._members.exchange(min(question.deadline for question in self._active))
+        self._active = [party for party in self._active if party.is_open]
+        waiting = [question for party in self._active for question in party.questions if question.is_open]
+        if waiting:
+            self._members.exchange(min(question.deadline for question in waiting))
         now = self._clock()
         self._members.expire(now)
-        for question in self._active:
+        for question in waiting:
             if question.deadline <= now:
                 question.settle()
 
+    # -- what nodes that were away have still to be told
 
-class _Answer:
-    """Where one node's reply to one question goes."""
-
-    __slots__ = ("_index", "_name", "_question")
-
-    def __init__(self, question: _Question, index: int, name: str) -> None:
-        self._question = question
-        self._index = index
-        self._name = name
-
-    def __call__(self, reply: Any) -> None:
-        if not self._question.is_open:
-            return
-        if isinstance(reply, NodeFaultError):
-            answer = Vote(self._name, VoteKind.UNKNOWN, cause=reply.cause, permanent=reply.permanent)
-        else:
-            answer = vote(self._name, reply)
-        self._question.votes[self._index] = answer
-        self._question.settle_if_enough()
-
-    def is_wanted(self) -> bool:
-        """Whether somebody still waits for the reply."""
-        return self._question.is_open
+    def _sweep(self) -> None:
+        """Come by until nothing is owed any more: each turn of a leading thread reconnects and sends what is owed."""
+        poke = Broadcast((None,) * len(self._nodes), self._timeout, nobody)
+        while not self._closed and self._members.is_owing:
+            time.sleep(_SWEEP_PAUSE)
+            with contextlib.suppress(SettingsError):
+                self.ask([poke])
+        self._sweeper = None
 
 
 _FANOUTS: weakref.WeakSet[Fanout] = weakref.WeakSet()

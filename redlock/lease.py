@@ -23,7 +23,8 @@ class Grant:
         ttl: Life that was asked for, in seconds.
         started: Clock reading before the first byte was sent.
         valid_until: Clock reading after which the lease must not be trusted.
-        counters: The fencing counters that the granting nodes returned, by node index.
+        fence: The fencing token; None if a majority could not confirm it.
+        clock_spread: How far the nodes' clocks are apart at least, in seconds.
     """
 
     resource: str
@@ -31,7 +32,8 @@ class Grant:
     ttl: float
     started: float
     valid_until: float
-    counters: tuple[int | None, ...] = ()
+    fence: int | None = None
+    clock_spread: float = 0.0
 
 
 class Term:

@@ -8,17 +8,16 @@ on the same connection: only there it is certain to come second.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from redis.connection import AbstractConnection
 
 from redlock.node import Node, NodeFaultError, closing_fault, packed
-from redlock.plan import Command
+from redlock.plan import Clock, Command
 from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
 
 __all__ = ["Link", "Slot"]
@@ -28,20 +27,46 @@ _MOST_UNANSWERED = 10_000
 """Slots of a link before it is given up: a bound for a node that neither answers nor fails."""
 
 
+class Asker(Protocol):
+    """Who sent a command."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the reply is still wanted."""
+
+    def answered(self, index: int, reply: Any) -> None:
+        """Take a reply, or the NodeFaultError that ended the link."""
+
+
+@dataclass(slots=True)
 class Slot:
-    """A command that was sent and whose reply is still to come."""
+    """A command that was sent and whose reply is still to come.
 
-    __slots__ = ("answer", "command", "deadline", "is_wanted", "sent_by_text")
+    Args:
+        command: What was sent.
+        asker: Who gets the reply; None if nobody waits for it.
+        index: The node's place among the asker's votes.
+        sent_at: Clock reading when it was queued.
+        deadline: Clock reading after which the link is given up.
+        sent_by_text: Whether the script's text was sent.
+    """
 
-    def __init__(
-        self, command: Command, deadline: float, answer: Callable[[Any], None], is_wanted: Callable[[], bool]
-    ) -> None:
-        self.command = command
-        self.deadline = deadline
-        self.answer = answer
-        """Is called with the reply, or with the NodeFaultError that ended the link."""
-        self.is_wanted = is_wanted
-        self.sent_by_text = command.script.by_text
+    command: Command
+    asker: Asker | None
+    index: int
+    sent_at: float
+    deadline: float
+    sent_by_text: bool = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for the reply."""
+        return self.asker is not None and self.asker.is_open
+
+    def answer(self, reply: Any) -> None:
+        """Hand the reply on."""
+        if self.asker is not None:
+            self.asker.answered(self.index, reply)
 
 
 class Link:
@@ -49,10 +74,12 @@ class Link:
 
     Args:
         node: Where it leads.
+        clock: Seconds, to know how long replies take.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, clock: Clock) -> None:
         self.node = node
+        self._clock = clock
         self._connection: AbstractConnection | None = None
         self._socket: socket.socket | None = None
         self._reader: Any = None
@@ -60,6 +87,8 @@ class Link:
         self._unsent = bytearray()
         self.run_id: str | None = None
         self.fileno = -1
+        self.usual = 0.0
+        """How long replies took lately, in seconds: a moving average."""
 
     @property
     def is_open(self) -> bool:
@@ -159,10 +188,11 @@ class Link:
         if not self._slots:
             raise NodeFaultError("a reply that nobody asked for")
         slot = self._slots.popleft()
+        self.usual += (self._clock() - slot.sent_at - self.usual) / 8
         if isinstance(reply, ReplyError):
             if str(reply).startswith("NOSCRIPT") and not slot.sent_by_text:
                 # What has an undo may be meant no more; anything else must still happen.
-                if slot.is_wanted() or slot.command.undo is None:
+                if slot.is_wanted or slot.command.undo is None:
                     slot.sent_by_text = True
                     self.send(slot)
                     self.flush()
@@ -172,20 +202,30 @@ class Link:
                 raise fault
         slot.answer(reply)
 
-    def close(self, fault: NodeFaultError) -> None:
-        """Take back what was not answered, as far as the socket takes it, and close; every open slot gets the fault."""
+    def close(self, fault: NodeFaultError) -> list[Command]:
+        """Take back what was not answered, as far as the socket takes it, and close; every open slot gets the fault.
+
+        Returns:
+            What is still owed to the node: undos that could not be sent, and unanswered commands worth repeating.
+        """
         slots, self._slots = self._slots, deque()
         connection, self._connection = self._connection, None
         sock, self._socket = self._socket, None
+        undos = [slot.command.undo for slot in slots if slot.command.undo]
+        owed = [slot.command for slot in slots if slot.command.worth]
         if sock is not None and connection is not None:
-            undo = b"".join(packed(slot.command.undo) for slot in slots if slot.command.undo)
-            with contextlib.suppress(OSError):
-                # Behind a command that was cut short an undo would be read as part of it: all or nothing.
-                sock.sendall(bytes(self._unsent) + undo)
+            # Behind a command that was cut short an undo would be read as part of it: all or nothing.
+            data = bytes(self._unsent) + b"".join(map(packed, undos))
+            try:
+                if not fault.is_overdue or (data and sock.send(data) < len(data)):
+                    owed += undos
+            except OSError:
+                owed += undos
             _disconnect(connection)
         self._unsent.clear()
         for slot in slots:
             slot.answer(fault)
+        return owed
 
     def abandon(self) -> None:
         """Forget the connection without a word to the server: after a fork it is the parent's."""

@@ -11,17 +11,20 @@ import math
 import random
 import select
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import NodeDown, NodeUp, Observer, notify
-from redlock.link import Link
+from redlock.link import Link, Slot
 from redlock.node import Node, NodeFaultError
-from redlock.plan import Clock
+from redlock.plan import Clock, Command
 from redlock.quorum import Vote, VoteKind, quorum_size
 
 __all__ = ["Member", "Members"]
 
+_MOST_OWED = 10_000
+"""Commands that are kept for a node that cannot be reached; beyond that the oldest are forgotten."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds for which a node that failed is left out: doubled at each failure in a row, with jitter."""
 
@@ -29,9 +32,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 class Member:
     """One node: its link, and when to try it again after a failure."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, clock: Clock) -> None:
         self.node = node
-        self.link = Link(node)
+        self.link = Link(node, clock)
+        self.owed: deque[tuple[float, Command]] = deque(maxlen=_MOST_OWED)
         self.fault: NodeFaultError | None = None
         self.failures = 0
         self.retry_at = -math.inf
@@ -43,6 +47,18 @@ class Member:
         self.failures += 1
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * float(2 ** min(self.failures - 1, 10)))
         return pause * random.uniform(0.75, 1.0)
+
+    def owe(self, command: Command, now: float) -> None:
+        """Remember what the node has to be told once it is back, as long as that is worth it."""
+        if command.worth > 0:
+            self.owed.append((now + command.worth, command))
+
+    def pay(self, now: float, timeout: float) -> None:
+        """Queue what is owed on the open link; nobody waits for the replies."""
+        while self.owed:
+            worth_until, command = self.owed.popleft()
+            if worth_until > now:
+                self.link.send(Slot(command, None, 0, now, now + timeout))
 
     def unknown(self, cause: str | None = None) -> Vote:
         """Return this node's vote while it gives none: for the given cause, or for what is wrong with it."""
@@ -62,13 +78,19 @@ class Members:
     """
 
     def __init__(self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer) -> None:
-        self.all = [Member(node) for node in nodes]
+        self.all = [Member(node, clock) for node in nodes]
         self._timeout = timeout
         self._clock = clock
         self._observer = observer
         self._changed = threading.Event()
         self._poll = select.poll()
         self._by_fd: dict[int, Member] = {}
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether some node that cannot be reached has still to be told something."""
+        now = self._clock()
+        return any(worth_until > now for member in self.all for worth_until, _ in list(member.owed))
 
     def flush(self) -> None:
         """Write what was queued on the links, as far as the sockets take it."""
@@ -92,18 +114,18 @@ class Members:
         """Give up links whose oldest command is overdue."""
         for member in self.all:
             if (deadline := member.link.deadline) is not None and deadline <= now:
-                self.drop(member, NodeFaultError("no reply in time"))
+                self.drop(member, NodeFaultError("no reply in time", is_overdue=True))
 
     def drop_in_use(self, cause: str) -> None:
         """Give up all links on which something is under way."""
         for member in self.all:
             if member.link.deadline is not None or member.link.wants_to_write:
-                self.drop(member, NodeFaultError(cause))
+                self.drop(member, NodeFaultError(cause, is_overdue=True))
 
     def close(self) -> None:
         """Give up all links, without telling anybody."""
         for member in self.all:
-            member.link.close(NodeFaultError("closed"))
+            member.link.close(NodeFaultError("closed", is_overdue=True))
 
     def abandon(self) -> None:
         """Forget all links without a word to the servers: after a fork they are the parent's."""
@@ -116,7 +138,9 @@ class Members:
             del self._by_fd[member.link.fileno]
             self._poll.unregister(member.link.fileno)
         self._failed(member, fault)
-        member.link.close(fault)
+        now = self._clock()
+        for command in member.link.close(fault):
+            member.owe(command, now)
 
     def _guarded(self, member: Member, step: Callable[[], None]) -> None:
         try:
@@ -152,7 +176,7 @@ class Members:
             self._adopt()
 
     def _open(self, member: Member) -> None:
-        link = Link(member.node)
+        link = Link(member.node, self._clock)
         try:
             link.open(self._timeout)
             member.opened = link
@@ -181,6 +205,7 @@ class Members:
             member.link, member.fault, member.failures = result, None, 0
             self._by_fd[result.fileno] = member
             self._poll.register(result.fileno, select.POLLIN)
+            member.pay(self._clock(), self._timeout)
 
     def _check_distinct(self, member: Member, link: Link) -> None:
         for other in self.all:

@@ -44,11 +44,13 @@ class NodeFaultError(Exception):
 
     Attributes:
         permanent: Whether trying again cannot help until somebody changes a setting.
+        is_overdue: Whether the connection stands, and only the reply did not come in time.
     """
 
-    def __init__(self, cause: str, *, permanent: bool = False) -> None:
+    def __init__(self, cause: str, *, permanent: bool = False, is_overdue: bool = False) -> None:
         super().__init__(cause)
         self.cause = cause
+        self.is_overdue = is_overdue
         self.permanent = permanent
 
 

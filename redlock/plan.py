@@ -8,13 +8,13 @@ what the plan yields then, so that clean-up is written once, in the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from redlock.quorum import Vote
+from redlock.quorum import Vote, VoteKind
 from redlock.scripts import Script
 
-__all__ = ["Broadcast", "Clock", "Command", "Enough", "Plan", "Sleep", "everybody", "nobody"]
+__all__ = ["Broadcast", "Clock", "Command", "Enough", "Plan", "Sleep", "everybody", "nobody", "take_back"]
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
@@ -32,12 +32,15 @@ class Command:
         args: Further arguments; text or whole numbers.
         undo: What takes the effect back; the driver sends it behind this command, on the same connection, when no
             reply came in time. None for what may safely happen late.
+        worth: For how many seconds it is worth telling a node that cannot be reached now, in the background, once it
+            is back. 0 for what is only a question.
     """
 
     script: Script
     keys: tuple[str, ...]
     args: tuple[str | int, ...]
     undo: Command | None = None
+    worth: float = 0.0
 
 
 def everybody(votes: Sequence[Vote | None]) -> bool:
@@ -58,16 +61,31 @@ class Broadcast:
         commands: One per configured node; None for a node that is not asked (its vote is unknown).
         timeout: Seconds until what has not answered is unknown.
         enough: Whether the votes so far (None: not yet) allow to go on.
+        linger: Whether they allow to go on soon: the other nodes then get about three times their usual time.
     """
 
     commands: tuple[Command | None, ...]
     timeout: float
     enough: Enough = everybody
+    linger: Enough | None = None
 
     @classmethod
-    def to_all(cls, command: Command, nodes: int, timeout: float, enough: Enough = everybody) -> Broadcast:
+    def to_all(
+        cls, command: Command, nodes: int, timeout: float, enough: Enough = everybody, linger: Enough | None = None
+    ) -> Broadcast:
         """Send the same command to all nodes."""
-        return cls((command,) * nodes, timeout, enough)
+        return cls((command,) * nodes, timeout, enough, linger)
+
+
+def take_back(undo: Command, votes: Sequence[Vote] | None, nodes: int, timeout: float) -> Broadcast:
+    """Return the round that takes back what an attempt may have written: everywhere but where it was refused.
+
+    A node that did not answer gets its undo from the driver, right behind the command; so where it cannot be reached
+    now, it need not be told by this round too. Without votes (the attempt was interrupted) everybody may have written.
+    """
+    kinds = [vote.kind for vote in votes] if votes else [VoteKind.UNKNOWN] * nodes
+    commands = {VoteKind.GRANTED: undo, VoteKind.UNKNOWN: replace(undo, worth=0.0), VoteKind.REFUSED: None}
+    return Broadcast(tuple(commands[kind] for kind in kinds), timeout, nobody)
 
 
 @dataclass(frozen=True, slots=True)

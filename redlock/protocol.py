@@ -19,15 +19,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from redlock import admission
-from redlock.errors import LockHeldError, QuorumUnreachableError, SettingsError
+from redlock.errors import FencingUnavailableError, LockHeldError, QuorumUnreachableError, SettingsError
 from redlock.events import Observer, notify
 from redlock.lease import Grant, Term
-from redlock.plan import Broadcast, Clock, Command, Plan, Sleep, everybody, nobody
-from redlock.quorum import Verdict, Vote, VoteKind, is_decided, tally, validity
-from redlock.scripts import ACQUIRE, EXTEND, MARKER, RELEASE
+from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, take_back
+from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
+from redlock.scripts import ACQUIRE, EXTEND, FENCE, MARKER, RELEASE
 from redlock.settings import Settings
 
-__all__ = ["LockProtocol", "retry_after", "trusted"]
+__all__ = ["LockProtocol", "fencing_token", "retry_after", "trusted"]
+
+_BUDGET = 0.4
+"""Largest share of a lease's ttl that a round may wait for a node: most of it must be left to be used."""
 
 
 class LockProtocol:
@@ -56,6 +59,7 @@ class LockProtocol:
         Raises:
             LockHeldError: A quorum refused the last attempt.
             QuorumUnreachableError: Too few nodes voted in the last attempt.
+            SettingsError: The ttl exceeds the namespace's max_ttl, and not all nodes are there to raise it.
         """
         give_up = self._clock() + wait
         admitted = False
@@ -78,22 +82,41 @@ class LockProtocol:
             The grant, or the votes after what was written was taken back; and whether a node was admitted that votes
             from now on.
         """
-        undo = self._to_all(self._release_command(resource, token), nobody)
+        undo = self._release_command(resource, token)
         started = self._clock()
         until = started + trusted(ttl_ms, self._settings)
+        votes: Sequence[Vote] | None = None
         try:
-            votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided)
+            votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided, ttl_ms)
+            admission.check_raise(votes)
             admitted = yield from admission.admit(votes, self._settings)
+            fence = None
+            if tally(votes) is Verdict.GRANTED and self._clock() < until:
+                fence = yield from self._fence(resource, token, [vote.reply[0] for vote in _granted(votes)])
+            if tally(votes) is Verdict.GRANTED and self._clock() < until:
+                spread = _clock_spread(votes) - (self._clock() - started)
+                return Grant(resource, token, ttl_ms / 1000, started, until, fence, spread), False
         except BaseException:
-            yield undo
+            yield take_back(undo, votes, self._size, self._settings.node_timeout)
             raise
-        for event in admitted:
-            notify(self._observer, event)
-        if tally(votes) is Verdict.GRANTED and self._clock() < until:
-            counters = tuple(int(vote.reply[0]) if vote.kind is VoteKind.GRANTED else None for vote in votes)
-            return Grant(resource, token, ttl_ms / 1000, started, until, counters), False
-        yield undo
+        yield take_back(undo, votes, self._size, self._settings.node_timeout)
         return votes, any(event.wait_ms == 0 for event in admitted)
+
+    def _fence(self, resource: str, token: str, counters: Sequence[int]) -> Plan[int | None]:
+        """Return the fencing token of a grant; None if it could not be confirmed.
+
+        It is the largest counter among the grants. A majority that returned just that is proof enough; else the
+        others are raised to it where the lock is still ours, and a majority has to confirm.
+
+        Source: as for a register's write-back (Attiya, Bar-Noy, Dolev 1995); the model check is in the tests.
+        """
+        largest = max(counters)
+        if list(counters).count(largest) >= quorum_size(self._size):
+            return largest
+        keys = (self._settings.key("lock", resource), self._settings.key("fence", resource))
+        command = Command(FENCE, keys, (token, largest, self._settings.counter_life_ms))
+        votes = yield self._to_all(command, is_decided)
+        return largest if tally(votes) is Verdict.GRANTED else None
 
     def extend(self, term: Term, token: str) -> Plan[bool]:
         """Lengthen a lease by its ttl from now; return whether a quorum did so while it was valid.
@@ -104,17 +127,30 @@ class LockProtocol:
         if term.is_lost:
             return False
         ttl_ms = round(term.ttl * 1000)
-        command = Command(EXTEND, (self._settings.key("lock", term.resource),), (token, ttl_ms))
-        votes = yield self._to_all(command, is_decided)
-        verdict = tally(votes)
+        votes = yield self._to_all(self._extend_command(term.resource, token, ttl_ms, "heal"), is_decided, ttl_ms)
         until = started + trusted(ttl_ms, self._settings)
-        if verdict is Verdict.GRANTED and self._clock() < min(term.valid_until, until):
+        if tally(votes) is Verdict.GRANTED and self._clock() < min(term.valid_until, until):
             term.extended(started, until)
             return True
         if sum(bool(vote.reply) and vote.reply[0] == "held" for vote in votes) > self._size // 2:
             term.lose("a quorum of nodes is held by somebody else")
         term.postponed()
         return False
+
+    def attach(self, resource: str, token: str, ttl_ms: int) -> Plan[Grant]:
+        """Go on with a lease that another process acquired, by extending it.
+
+        Raises:
+            LockHeldError: It has ended, or is held under another token; nothing was changed.
+            QuorumUnreachableError: Too few nodes answered; a lease that still stands may have been extended.
+        """
+        started = self._clock()
+        until = started + trusted(ttl_ms, self._settings)
+        votes = yield self._to_all(self._extend_command(resource, token, ttl_ms, "keep"), is_decided, ttl_ms)
+        if tally(votes) is not Verdict.GRANTED or self._clock() >= until:
+            raise _refusal(resource, votes)
+        fence = yield from self._fence(resource, token, [vote.reply[1] for vote in _granted(votes)])
+        return Grant(resource, token, ttl_ms / 1000, started, until, fence, 0.0)
 
     def release(self, resource: str, token: str) -> Plan[bool]:
         """Delete the lock where it is still ours; return whether a quorum still had it."""
@@ -136,24 +172,57 @@ class LockProtocol:
             notify(self._observer, event)
 
     def _acquire_command(self, resource: str, token: str, ttl_ms: int) -> Command:
-        keys = (
-            self._settings.key("lock", resource),
-            self._settings.key("marker"),
-            self._settings.key("fence", resource),
-        )
-        args = (token, ttl_ms, self._settings.guard, round(self._settings.counter_life * 1000))
-        return Command(ACQUIRE, keys, args, undo=self._release_command(resource, token))
+        lock, fence = self._settings.key("lock", resource), self._settings.key("fence", resource)
+        args = (token, ttl_ms, self._settings.guard, self._settings.counter_life_ms)
+        undo = self._release_command(resource, token)
+        return Command(ACQUIRE, (lock, self._settings.key("marker"), fence), args, undo)
+
+    def _extend_command(self, resource: str, token: str, ttl_ms: int, mode: str) -> Command:
+        keys = (self._settings.key("lock", resource), self._settings.key("fence", resource))
+        return Command(EXTEND, keys, (token, ttl_ms, mode))
 
     def _release_command(self, resource: str, token: str) -> Command:
-        return Command(RELEASE, (self._settings.key("lock", resource),), (token,))
+        return Command(RELEASE, (self._settings.key("lock", resource),), (token,), worth=self._settings.max_ttl)
 
-    def _to_all(self, command: Command, enough: Callable[[Sequence[Vote | None]], bool]) -> Broadcast:
-        return Broadcast.to_all(command, self._size, self._settings.node_timeout, enough)
+    def _to_all(self, command: Command, enough: Enough, ttl_ms: int | None = None) -> Broadcast:
+        """Ask all nodes; with a ttl, for no more of it than a lease can afford to wait."""
+        timeout = self._settings.node_timeout
+        if ttl_ms is not None:
+            timeout = min(timeout, ttl_ms / 1000 * _BUDGET)
+        return Broadcast.to_all(command, self._size, timeout, enough)
 
 
 def trusted(ttl_ms: int, settings: Settings) -> float:
     """Return for how many seconds from its start a round's grant may be trusted."""
     return validity(ttl_ms / 1000, 0.0, settings.drift)
+
+
+def fencing_token(grant: Grant, settings: Settings) -> int:
+    """Return a grant's fencing token.
+
+    Raises:
+        FencingUnavailableError: It cannot be vouched for.
+    """
+    if not settings.restart_guard:
+        raise FencingUnavailableError("without the restart guard a node that forgot could repeat a token")
+    if grant.clock_spread > settings.guard_wait - 1:
+        raise FencingUnavailableError(
+            f"the nodes' clocks are {grant.clock_spread:.1f} s apart: more than the guard's wait less the second that "
+            "counters start from, so a node that forgot could repeat a token"
+        )
+    if grant.fence is None:
+        raise FencingUnavailableError("no majority of nodes confirmed it")
+    return grant.fence
+
+
+def _granted(votes: Sequence[Vote]) -> list[Vote]:
+    return [vote for vote in votes if vote.kind is VoteKind.GRANTED]
+
+
+def _clock_spread(votes: Sequence[Vote]) -> float:
+    """Return how far the clocks of the granting nodes are apart at most, in seconds, the round's length included."""
+    clocks = [int(vote.reply[1]) / 1000 for vote in _granted(votes)]
+    return max(clocks) - min(clocks)
 
 
 def _refusal(resource: str, votes: Sequence[Vote]) -> LockHeldError | QuorumUnreachableError:

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib import resources
 
-__all__ = ["ACQUIRE", "ADMISSION", "ADMIT", "EXTEND", "MARKER", "RELEASE", "Script", "load"]
+__all__ = ["ACQUIRE", "ADMISSION", "ADMIT", "EXTEND", "FENCE", "MARKER", "RELEASE", "Script", "load"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ ADMISSION = load("redlock", "admission").text
 
 ACQUIRE = load("redlock", "acquire", head=ADMISSION)
 EXTEND = load("redlock", "extend")
+FENCE = load("redlock", "fence")
 RELEASE = load("redlock", "release", by_text=True)
 ADMIT = load("redlock", "admit", head=ADMISSION)
 MARKER = load("redlock", "marker")

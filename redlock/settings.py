@@ -92,6 +92,16 @@ class Settings:
         return math.ceil(self.max_ttl * 1000)
 
     @property
+    def counter_life_ms(self) -> int:
+        """How long an unused fencing counter is kept, in milliseconds."""
+        return round(self.counter_life * 1000)
+
+    @property
+    def guard_wait(self) -> float:
+        """Seconds for which a node that forgot does not vote, at the settings' own max_ttl; 0.0 without the guard."""
+        return self.max_ttl * (1 + 2 * self.drift) if self.restart_guard else 0.0
+
+    @property
     def guard(self) -> str:
         """How the admission scripts are told the guard's wait: its factor on max_ttl, or "0" for no guard.
 

@@ -17,7 +17,7 @@ from redlock.events import LeaseLost, Observer, log_event, notify
 from redlock.lease import Grant, Term
 from redlock.node import NodeSource
 from redlock.plan import Plan
-from redlock.protocol import LockProtocol
+from redlock.protocol import LockProtocol, fencing_token
 from redlock.renewer import Renewer
 from redlock.settings import Duration, Settings, check_resource, seconds
 
@@ -35,6 +35,7 @@ class _Engine:
     protocol: LockProtocol
     renewer: Renewer
     observer: Observer
+    settings: Settings
 
 
 class Lease:
@@ -43,6 +44,7 @@ class Lease:
     def __init__(self, engine: _Engine, grant: Grant, max_hold: float | None, on_lost: OnLost | None) -> None:
         self.token = grant.token
         self.term = Term(grant.resource, grant.ttl, grant.started, grant.valid_until, clock, max_hold)
+        self._grant = grant
         self._engine = engine
         self._on_lost = on_lost
         self._pid = os.getpid()
@@ -66,6 +68,16 @@ class Lease:
     def lost(self) -> bool:
         """Whether the lease ended without being released."""
         return not self._released and self.term.is_lost
+
+    @property
+    def fencing_token(self) -> int:
+        """An integer that grows with every lease on the resource; the protected resource refuses smaller ones.
+
+        Raises:
+            FencingUnavailableError: No majority confirmed it, the restart guard is off, or the nodes' clocks were
+                found so far apart that a node which lost its counters could start below an earlier token.
+        """
+        return fencing_token(self._grant, self._engine.settings)
 
     def check(self) -> None:
         """Do nothing while the lease is valid; no IO.
@@ -147,7 +159,7 @@ class Redlock:
         self._settings = Settings(ttl=seconds("ttl", ttl), **settings)
         nodes_ = Nodes(nodes, self._settings.node_timeout, observer)
         protocol = LockProtocol(self._settings, len(nodes_), clock, new_token, observer)
-        self._engine = _Engine(nodes_, protocol, Renewer(nodes_), observer)
+        self._engine = _Engine(nodes_, protocol, Renewer(nodes_), observer, self._settings)
         self._pause = pause
 
     def __repr__(self) -> str:
@@ -180,6 +192,23 @@ class Redlock:
         plan = self._engine.protocol.acquire(resource, ttl_ms, seconds("wait", wait), pauses(self._pause))
         longest = None if max_hold is None else seconds("max_hold", max_hold)
         return Lease(self._engine, self._engine.nodes.run(plan), longest, on_lost)
+
+    def attach(self, resource: str, token: str, ttl: Duration | None = None) -> Lease:
+        """Go on with a lease that another process acquired: it is extended first, which gives it its validity here.
+
+        The other process must stop using its own lease object, without releasing it.
+
+        Args:
+            resource: What is locked.
+            token: The other lease's `token`.
+            ttl: Seconds or timedelta from now; default the ttl of this Redlock.
+        Raises:
+            LockHeldError: The lease has ended or is not under this token.
+            QuorumUnreachableError: Too few nodes answered.
+        """
+        check_resource(resource)
+        plan = self._engine.protocol.attach(resource, token, self._settings.ttl_ms("ttl", ttl))
+        return Lease(self._engine, self._engine.nodes.run(plan), None, None)
 
     @contextlib.contextmanager
     def lock(self, resource: str, ttl: Duration | None = None, wait: Duration = 0.0, **options: Any) -> Iterator[Lease]:

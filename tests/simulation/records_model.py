@@ -56,7 +56,6 @@ class Rules:
         repair_waits: A repair starts once no attempt is left that counted a reply from before the amnesia.
         flag_names_identity: A repair gives the rights only to the incarnation of the node it started with.
         absence_needs_rights: A node that forgot does not vote that there is no record.
-        done_needs_quorum: Done on a node that forgot counts only after a quorum that remembers was heard.
         acks_within_attempt: Acknowledgements of an earlier attempt are not counted.
     """
 
@@ -72,7 +71,6 @@ class Rules:
     repair_waits: bool = True
     flag_names_identity: bool = True
     absence_needs_rights: bool = True
-    done_needs_quorum: bool = True
     acks_within_attempt: bool = True
 
     def without(self, *names: str) -> Rules:
@@ -87,6 +85,7 @@ class Faults:
     Args:
         nodes: Independent nodes.
         write_quorum: Nodes that must hold a completion, W; a majority is asked for claims.
+        deliveries: The most that one schedule has, besides one after a forget.
         amnesia: Whether nodes may forget.
         forget: Whether the operator forgets the key once.
         amnesia_in_double_run: Whether a node may forget while two runs of a generation are unsettled.
@@ -94,6 +93,7 @@ class Faults:
 
     nodes: int = 3
     write_quorum: int = 2
+    deliveries: int = 5
     amnesia: bool = True
     forget: bool = True
     amnesia_in_double_run: bool = False
@@ -308,6 +308,7 @@ class Weather:
 
     loss: float
     deliveries: int
+    pace: int  # weight of a delivery's own steps
     lease_ends: int
     kills: int
     amnesia: int
@@ -318,7 +319,8 @@ class Weather:
         """Draw the weather; some schedules have no amnesia or no forget, so that other faults get room."""
         return cls(
             loss=source.choice((0.03, 0.12, 0.25, 0.4)),
-            deliveries=source.choice((3, 5)),
+            deliveries=source.choice((faults.deliveries, (faults.deliveries + 1) // 2)),
+            pace=source.choice((1, 4)),
             lease_ends=source.choice((1, 2, 4)),
             kills=source.choice((0, 1)),
             amnesia=source.choice((0, 1, 2)) if faults.amnesia else 0,
@@ -364,7 +366,7 @@ class World:
             found.append(("deliver", 0))
         for delivery in self.deliveries:
             if not delivery.is_over:
-                found += [("step", delivery.token)] * 4
+                found += [("step", delivery.token)] * weather.pace
                 found += [("kill", delivery.token)] * weather.kills
             if delivery.token not in self.ended:
                 found += [("lease ends", delivery.token)] * (weather.lease_ends if delivery.is_running else 1)
@@ -445,7 +447,7 @@ class World:
         if self.rules.carry_generation:
             highest = max((reply.generation for reply in replies), default=0)
             done = [reply for reply in done if reply.generation == highest]
-        if self.rules.done_needs_quorum and sum(reply.has_rights for reply in replies) < self.quorum:
+        if sum(reply.has_rights for reply in replies) < self.quorum:
             done = [reply for reply in done if reply.has_rights]
         return [reply.record for reply in done if reply.record]
 
@@ -679,7 +681,7 @@ class World:
                 wanted = self.faults.nodes - self.faults.write_quorum + self.rules.repair_reads_enough
                 chosen = [self.choose.take(sources) for _ in range(min(wanted, len(sources)))]
                 self.repair = Repair(index, self.nodes[index].identity, chosen)
-                self._note(f"repair of n{index} starts, reads", chosen)
+                self._note(f"repair of n{index} starts, reads", tuple(chosen))
             return
         node = self.nodes[self.repair.node]
         if self.repair.sources:

@@ -1,0 +1,109 @@
+"""The application: a broker, the middleware and one actor. Real workers run it: ``dramatiq dramatiq_idem.demo.jobs:worker``.
+
+Times are shorter than anybody would set them in earnest, so that what takes minutes by default (a lease that runs out,
+the redelivery of a dead worker's messages) can be watched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import dramatiq
+import redis
+from dramatiq.brokers.redis import RedisBroker
+
+from dramatiq_idem.demo.gateway import Gateway
+from dramatiq_idem.demo.journal import BOOTED, RETURNED, STARTED, Journal
+from dramatiq_idem.demo.traffic import PaymentEvent
+from dramatiq_idem.middleware import Idempotency
+from dramatiq_idem.runs import current_run
+from redlock import Observer, log_event
+
+__all__ = ["KEY", "LEASE", "NAMESPACE", "QUEUE", "Site", "connect", "declare", "worker"]
+
+NAMESPACE: Final = "idem"
+QUEUE: Final = "payments"
+KEY: Final = "job:payment:{event[payment]}"
+LEASE: Final = 3.0
+"""Seconds after which the job of a worker that died may be taken over; also the longest lease of the namespace."""
+_HEARTBEAT_MS: Final = 3_000
+_BODY: Final = (0.002, 0.003)
+"""Seconds of work before and after the charge."""
+_VARIABLE: Final = "DRAMATIQ_IDEM_DEMO"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where everything is.
+
+    Args:
+        broker: URL of the broker's Redis.
+        nodes: URLs of the nodes.
+        journals: Directory for the workers' journals.
+        without: What is left out on purpose: "middleware", "gateway-key" or nothing.
+    """
+
+    broker: str
+    nodes: tuple[str, ...]
+    journals: str
+    without: str = ""
+
+    @property
+    def ledger(self) -> str:
+        """URL of the gateway's database; the broker's own has another number."""
+        return f"{self.broker}/1"
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the variable by which workers are told."""
+        return {_VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Site:
+        """Read what `to_environment` wrote."""
+        fields = json.loads(environment[_VARIABLE])
+        return cls(**fields | {"nodes": tuple(fields["nodes"])})
+
+
+def connect(site: Site, observer: Observer = log_event) -> RedisBroker:
+    """Return a broker with the middleware in it."""
+    client = redis.Redis.from_url(site.broker, socket_timeout=5.0)
+    broker = RedisBroker(client=client, heartbeat_timeout=_HEARTBEAT_MS, maintenance_chance=1_000_000)
+    if site.without != "middleware":
+        Idempotency(
+            site.nodes, namespace=NAMESPACE, max_ttl=LEASE, key=KEY, lease=round(LEASE * 1000), observer=observer
+        ).install(broker)
+    return broker
+
+
+def declare(broker: RedisBroker, charge: Callable[[PaymentEvent], str]) -> dramatiq.Actor[[PaymentEvent], str]:
+    """Declare the actor on a broker."""
+    return dramatiq.actor(charge, actor_name="charge", queue_name=QUEUE, broker=broker)
+
+
+def worker() -> None:
+    """Set up this worker process; called by dramatiq's command."""
+    site = Site.from_environment(os.environ)
+    journal = Journal(Path(site.journals))
+    gateway = Gateway(site.ledger)
+
+    def charge(event: dict[str, Any]) -> str:
+        """Charge one payment."""
+        payment = event["payment"]
+        journal.write(STARTED, payment)
+        time.sleep(_BODY[0])
+        run = current_run()
+        made = gateway.charge(payment, run.key if run and site.without != "gateway-key" else None)
+        time.sleep(_BODY[1])
+        journal.write(RETURNED, payment)
+        return made
+
+    broker = connect(site, journal.observe)
+    declare(broker, charge)
+    dramatiq.set_broker(broker)
+    journal.write(BOOTED)

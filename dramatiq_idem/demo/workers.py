@@ -1,0 +1,113 @@
+"""Real dramatiq workers to kill: a master with one worker process each, so that one can go and the others stay.
+
+A master stops all its worker processes when it loses one; so each worker here has a master of its own, and both go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from dramatiq_idem.demo.jobs import Site
+from redlock import RedlockError
+
+__all__ = ["Workers"]
+
+_COMMAND = (sys.executable, "-m", "dramatiq", "dramatiq_idem.demo.jobs:worker", "--processes", "1", "--threads", "8")
+_WATCHDOG = 'while read -r line; do groups=$line; done; for group in $groups; do kill -9 -- "-$group"; done'
+"""Kills whom it read last, once the pipe closes: workers do not outlive this process, even if it gets SIGKILL."""
+
+
+class Workers:
+    """A fixed number of workers, each a process group of its own.
+
+    Args:
+        site: What they are told.
+        count: How many.
+    """
+
+    def __init__(self, site: Site, count: int) -> None:
+        self._environment = os.environ | site.to_environment()
+        self._log = Path(site.journals) / "workers.log"
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._count = count
+
+    def __enter__(self) -> Workers:
+        try:
+            for index in range(self._count):
+                self.start(index)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def start(self, index: int) -> None:
+        """Start a worker; do not wait until it has booted."""
+        with self._log.open("ab") as log:
+            self._running[index] = subprocess.Popen(
+                _COMMAND,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._tell_watchdog()
+
+    def kill(self, index: int) -> int:
+        """End a worker's whole process group with SIGKILL; return its process group."""
+        process = self._running.pop(index)
+        _kill_group(process)
+        self._tell_watchdog()
+        return process.pid
+
+    def check(self) -> None:
+        """Raise RedlockError, with the end of the log, if a worker ended that nobody killed."""
+        for process in self._running.values():
+            if process.poll() is not None:
+                lines = self._log.read_text(errors="replace").splitlines()[-15:]
+                raise RedlockError(
+                    "\n".join([f"a worker ended with status {process.returncode}; its log ends:", *lines])
+                )
+
+    def close(self) -> None:
+        """Let the workers shut down (SIGTERM), and kill what is left after 5 s."""
+        for process in self._running.values():
+            process.terminate()
+        for process in self._running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5.0)
+            _kill_group(process)
+        self._running.clear()
+        self._tell_watchdog()
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._watchdog.communicate(timeout=5.0)
+        self._watchdog.kill()
+        self._watchdog.wait(5.0)
+
+    def _tell_watchdog(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            if self._watchdog.stdin is not None:
+                groups = (str(process.pid) for process in self._running.values())
+                self._watchdog.stdin.write(f"{' '.join(groups)}\n".encode())
+                self._watchdog.stdin.flush()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5.0)

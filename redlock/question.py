@@ -1,0 +1,101 @@
+"""One broadcast on its way: who was asked, what came back, and when that is enough. Shared by both drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redlock.link import Slot
+from redlock.members import Member
+from redlock.node import NodeFaultError, vote
+from redlock.plan import Broadcast, Clock
+from redlock.quorum import Vote, VoteKind
+
+__all__ = ["Question"]
+
+_LINGER_FACTOR, _LEAST_LINGER = 3.0, 0.005
+"""Once a quorum has answered, the others get this many times their usual time, and at least so many seconds."""
+
+
+class Question:
+    """A broadcast until it is settled.
+
+    Args:
+        broadcast: What is asked.
+        members: The nodes.
+        clock: Seconds.
+        on_settled: Called once, when it is decided, overdue or given up.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_members",
+        "_on_settled",
+        "broadcast",
+        "deadline",
+        "is_decided",
+        "is_open",
+        "overdue_at",
+        "votes",
+    )
+
+    def __init__(
+        self, broadcast: Broadcast, members: Sequence[Member], clock: Clock, on_settled: Callable[[], None]
+    ) -> None:
+        self.broadcast = broadcast
+        self._members = members
+        self._clock = clock
+        self._on_settled = on_settled
+        self.overdue_at = clock() + broadcast.timeout
+        """When a node that has not answered is given up."""
+        self.deadline = self.overdue_at
+        """Until when this question waits; sooner if a quorum is there and the others only linger."""
+        self.votes: list[Vote | None] = [None] * len(broadcast.commands)
+        self.is_open = True
+        self.is_decided = False
+
+    def send(self) -> None:
+        """Queue the commands on the links that are open; nodes without one are unknown at once."""
+        now = self._clock()
+        for index, (command, member) in enumerate(zip(self.broadcast.commands, self._members, strict=True)):
+            if command is None:
+                self.votes[index] = member.unknown("not asked")
+            elif member.link.is_open:
+                member.link.send(Slot(command, self, index, now, self.overdue_at))
+            else:
+                self.votes[index] = member.unknown()
+                member.owe(command, now)
+        self._consider()
+
+    def answered(self, index: int, reply: Any) -> None:
+        """Take one node's reply, or the NodeFaultError that ended its link."""
+        if not self.is_open:
+            return
+        name = self._members[index].node.name
+        if isinstance(reply, NodeFaultError):
+            self.votes[index] = Vote(name, VoteKind.UNKNOWN, cause=reply.cause, permanent=reply.permanent)
+        else:
+            self.votes[index] = vote(name, reply)
+        self._consider()
+
+    def _consider(self) -> None:
+        """Settle if the votes allow it; or note that a quorum is there, and the rest should hurry."""
+        if self.broadcast.enough(self.votes):
+            self.is_decided = True
+            self.settle()
+        elif not self.is_decided and self.broadcast.linger is not None and self.broadcast.linger(self.votes):
+            self.is_decided = True
+            missing = [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
+            usual = max(member.link.usual for member in missing)
+            self.deadline = min(self.overdue_at, self._clock() + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
+
+    def settle(self) -> None:
+        """End the question with the votes that are there."""
+        if self.is_open:
+            self.is_open = False
+            self._on_settled()
+
+    def result(self) -> list[Vote]:
+        """Return one vote per node; those that did not come are unknown."""
+        cause = "not waited for" if self.is_decided else "no reply in time"
+        return [given or member.unknown(cause) for given, member in zip(self.votes, self._members, strict=True)]
