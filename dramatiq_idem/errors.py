@@ -58,4 +58,4 @@ class AcknowledgementHeldError(IdempotencyError, BrokerConnectionError):
     """The acknowledgement must wait; being both kinds of error makes Dramatiq ask again every five seconds."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
+        super().__init__(message)  # type: ignore[no-untyped-call]

@@ -8,7 +8,8 @@ with redlock.lock("report:42", wait=5.0) as lease:
 """
 
 from redlock.admission import admit
-from redlock.driver import Nodes, clock, new_token, pauses
+from redlock.clock import clock, new_token, pauses
+from redlock.driver import Nodes
 from redlock.errors import (
     FencingUnavailableError,
     LeaseLostError,
@@ -22,6 +23,7 @@ from redlock.lease import Grant, Term
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, nobody, take_back
 from redlock.protocol import trusted
 from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
+from redlock.renewal import Holding
 from redlock.renewer import Renewer
 from redlock.scripts import ADMISSION, Script
 from redlock.scripts import load as load_script
@@ -38,6 +40,7 @@ __all__ = [
     "Event",
     "FencingUnavailableError",
     "Grant",
+    "Holding",
     "Lease",
     "LeaseLost",
     "LeaseLostError",

@@ -1,15 +1,14 @@
-"""The connections of one process to all nodes: opening, polling, giving up, leaving out.
+"""The connections of one process to all nodes: opening, giving up, leaving out. Shared by both drivers.
 
-Only the thread that leads the fan-out calls in here; the threads that open a connection leave their result behind and
-end. A node that fails is left out for a short, growing, jittered pause, and reconnected in the background afterwards;
-but where no quorum is connected, all are tried at once and waited for.
+Only the thread that leads the fan-out (or the event loop's) calls in here; the threads that open a connection leave
+their result behind and end. A node that fails is left out for a short, growing, jittered pause, and reconnected in the
+background afterwards; but where no quorum is connected, all are tried at once and waited for.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,10 +20,12 @@ from redlock.node import Node, NodeFaultError
 from redlock.plan import Clock, Command
 from redlock.quorum import Vote, VoteKind, quorum_size
 
-__all__ = ["Member", "Members"]
+__all__ = ["OPENING_LINGER", "Member", "Members"]
 
 _MOST_OWED = 10_000
 """Commands that are kept for a node that cannot be reached; beyond that the oldest are forgotten."""
+OPENING_LINGER = 0.1
+"""Seconds for which the first call waits for further nodes once a quorum is connected."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds for which a node that failed is left out: doubled at each failure in a row, with jitter."""
 
@@ -68,7 +69,7 @@ class Member:
 
 
 class Members:
-    """All nodes, in the configured order.
+    """All nodes, in the configured order; a driver says how it watches their sockets.
 
     Args:
         nodes: The nodes.
@@ -82,9 +83,28 @@ class Members:
         self._timeout = timeout
         self._clock = clock
         self._observer = observer
-        self._changed = threading.Event()
-        self._poll = select.poll()
-        self._by_fd: dict[int, Member] = {}
+
+    def watch(self, member: Member) -> None:
+        """Begin to watch the socket of a link that was opened."""
+        raise NotImplementedError
+
+    def unwatch(self, member: Member) -> None:
+        """Stop watching the socket of a link that is about to be closed."""
+        raise NotImplementedError
+
+    def on_opened(self) -> None:
+        """Be told, on the opening thread, that a connection was opened or could not be."""
+        raise NotImplementedError
+
+    @property
+    def is_short(self) -> bool:
+        """Whether no quorum is connected."""
+        return sum(member.link.is_open for member in self.all) < quorum_size(len(self.all))
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a connection is being opened."""
+        return any(member.opening for member in self.all)
 
     @property
     def is_owing(self) -> bool:
@@ -92,23 +112,72 @@ class Members:
         now = self._clock()
         return any(worth_until > now for member in self.all for worth_until, _ in list(member.owed))
 
+    def open_some(self) -> bool:
+        """Begin to open what may be opened by now; return whether it has to be waited for, for lack of a quorum."""
+        self.adopt()
+        now = self._clock()
+        is_short = self.is_short
+        for member in self.all:
+            if not member.link.is_open and member.opening is None and (is_short or member.retry_at <= now):
+                name = f"redlock-connect-{member.node.name}"
+                member.opening = threading.Thread(target=self._open, args=(member,), name=name, daemon=True)
+                member.opening.start()
+        return is_short
+
+    def _open(self, member: Member) -> None:
+        link = Link(member.node, self._clock)
+        try:
+            link.open(self._timeout)
+            member.opened = link
+        except NodeFaultError as fault:
+            member.opened = fault
+        except BaseException as error:
+            member.opened = NodeFaultError(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self.on_opened()
+
+    def adopt(self) -> None:
+        """Take over what the opening threads have left behind.
+
+        Raises:
+            SettingsError: Two nodes turn out to be the same server.
+        """
+        for member in self.all:
+            result = member.opened
+            if result is None:
+                continue
+            member.opened = member.opening = None
+            if isinstance(result, NodeFaultError):
+                self._failed(member, result)
+                continue
+            self._check_distinct(member, result)
+            if member.fault is not None:
+                notify(self._observer, NodeUp(member.node.name))
+            member.link, member.fault, member.failures = result, None, 0
+            self.watch(member)
+            member.pay(self._clock(), self._timeout)
+
+    def _check_distinct(self, member: Member, link: Link) -> None:
+        for other in self.all:
+            if other is not member and other.link.is_open and link.run_id and other.link.run_id == link.run_id:
+                link.close(NodeFaultError("listed twice"))
+                raise SettingsError(
+                    f"nodes {other.node.name} and {member.node.name} are the same server (run id {link.run_id}); "
+                    "a majority must be of independent servers"
+                )
+
     def flush(self) -> None:
         """Write what was queued on the links, as far as the sockets take it."""
         for member in self.all:
-            self._guarded(member, member.link.flush)
+            self.guarded(member, member.link.flush)
 
-    def exchange(self, until: float) -> None:
-        """Wait until a node can be read or written, or until a moment, and read and write."""
-        for member in self.all:
-            if member.link.wants_to_write:
-                self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)
-        for fd, event in self._poll.poll(math.ceil(max(0.0, until - self._clock()) * 1000)):
-            member = self._by_fd[fd]
-            if event & select.POLLOUT:
-                self._poll.modify(fd, select.POLLIN)
-                self._guarded(member, member.link.flush)
-            if event & ~select.POLLOUT:
-                self._guarded(member, member.link.receive)
+    def guarded(self, member: Member, step: Callable[[], None]) -> None:
+        """Do one step on a member's link; drop it if that fails."""
+        try:
+            step()
+        except NodeFaultError as fault:
+            self.drop(member, fault)
 
     def expire(self, now: float) -> None:
         """Give up links whose oldest command is overdue."""
@@ -122,31 +191,14 @@ class Members:
             if member.link.deadline is not None or member.link.wants_to_write:
                 self.drop(member, NodeFaultError(cause, is_overdue=True))
 
-    def close(self) -> None:
-        """Give up all links, without telling anybody."""
-        for member in self.all:
-            member.link.close(NodeFaultError("closed", is_overdue=True))
-
-    def abandon(self) -> None:
-        """Forget all links without a word to the servers: after a fork they are the parent's."""
-        for member in self.all:
-            member.link.abandon()
-
     def drop(self, member: Member, fault: NodeFaultError) -> None:
         """Give a member's link up and leave it out for a while."""
         if member.link.is_open:
-            del self._by_fd[member.link.fileno]
-            self._poll.unregister(member.link.fileno)
+            self.unwatch(member)
         self._failed(member, fault)
         now = self._clock()
         for command in member.link.close(fault):
             member.owe(command, now)
-
-    def _guarded(self, member: Member, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except NodeFaultError as fault:
-            self.drop(member, fault)
 
     def _failed(self, member: Member, fault: NodeFaultError) -> None:
         is_first = member.fault is None
@@ -156,62 +208,14 @@ class Members:
         if is_first:
             notify(self._observer, NodeDown(member.node.name, fault.cause, pause))
 
-    def connect(self, deadline: float) -> None:
-        """Open what may be opened; wait for it, until a moment, only where no quorum is connected.
-
-        Raises:
-            SettingsError: Two nodes turn out to be the same server.
-        """
-        self._adopt()
-        now = self._clock()
-        closed = [member for member in self.all if not member.link.is_open]
-        is_short = len(self.all) - len(closed) < quorum_size(len(self.all))
-        for member in closed:
-            if member.opening is None and (is_short or member.retry_at <= now):
-                name = f"redlock-connect-{member.node.name}"
-                member.opening = threading.Thread(target=self._open, args=(member,), name=name, daemon=True)
-                member.opening.start()
-        while is_short and any(member.opening for member in self.all) and (left := deadline - self._clock()) > 0:
-            self._changed.wait(left)
-            self._adopt()
-
-    def _open(self, member: Member) -> None:
-        link = Link(member.node, self._clock)
-        try:
-            link.open(self._timeout)
-            member.opened = link
-        except NodeFaultError as fault:
-            member.opened = fault
-        except BaseException as error:
-            member.opened = NodeFaultError(f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            self._changed.set()
-
-    def _adopt(self) -> None:
-        """Take over what the opening threads have left behind."""
-        self._changed.clear()
+    def close(self) -> None:
+        """Close all links, each after its undo."""
         for member in self.all:
-            result = member.opened
-            if result is None:
-                continue
-            member.opened = member.opening = None
-            if isinstance(result, NodeFaultError):
-                self._failed(member, result)
-                continue
-            self._check_distinct(member, result)
-            if member.fault is not None:
-                notify(self._observer, NodeUp(member.node.name))
-            member.link, member.fault, member.failures = result, None, 0
-            self._by_fd[result.fileno] = member
-            self._poll.register(result.fileno, select.POLLIN)
-            member.pay(self._clock(), self._timeout)
+            if member.link.is_open:
+                self.unwatch(member)
+            member.link.close(NodeFaultError("closed", is_overdue=True))
 
-    def _check_distinct(self, member: Member, link: Link) -> None:
-        for other in self.all:
-            if other is not member and other.link.is_open and link.run_id and other.link.run_id == link.run_id:
-                link.close(NodeFaultError("listed twice"))
-                raise SettingsError(
-                    f"nodes {other.node.name} and {member.node.name} are the same server (run id {link.run_id}); "
-                    "a majority must be of independent servers"
-                )
+    def abandon(self) -> None:
+        """Forget all links without a word to the servers: after a fork they are the parent's."""
+        for member in self.all:
+            member.link.abandon()

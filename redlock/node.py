@@ -117,7 +117,7 @@ def _pool(source: NodeSource) -> redis.ConnectionPool:
         raise SettingsError(f"cannot read the URL of node {address!r}: {type(error).__name__}") from None
 
 
-def parse_nodes(sources: Sequence[NodeSource]) -> list[Node]:
+def parse_nodes(sources: Sequence[NodeSource | Node]) -> list[Node]:
     """Return the nodes in the given order.
 
     Raises:
@@ -125,7 +125,7 @@ def parse_nodes(sources: Sequence[NodeSource]) -> list[Node]:
     """
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
         raise SettingsError("nodes must be a list of URLs or clients, one per independent server")
-    nodes = [Node(source) for source in sources]
+    nodes = [source if isinstance(source, Node) else Node(source) for source in sources]
     if not nodes:
         raise SettingsError("nodes must name at least one server")
     names = [node.name for node in nodes]

@@ -14,7 +14,19 @@ from typing import Any, TypeAlias, TypeVar
 from redlock.quorum import Vote, VoteKind
 from redlock.scripts import Script
 
-__all__ = ["Broadcast", "Clock", "Command", "Enough", "Plan", "Sleep", "everybody", "nobody", "take_back"]
+__all__ = [
+    "Broadcast",
+    "Clock",
+    "Command",
+    "Enough",
+    "Plan",
+    "Sleep",
+    "Step",
+    "everybody",
+    "nobody",
+    "take_back",
+    "together",
+]
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
@@ -95,4 +107,27 @@ class Sleep:
     seconds: float
 
 
-Plan: TypeAlias = Generator["Broadcast | Sleep", Any, T]
+Step: TypeAlias = "Broadcast | Sleep | tuple[Broadcast, ...]"
+"""What a plan yields; several broadcasts travel as one pipeline per node, and are answered by a list of votes each."""
+Plan: TypeAlias = Generator[Step, Any, T]
+
+
+def together(plans: Sequence[Plan[Any]]) -> Plan[list[Any]]:
+    """Carry out plans that do not sleep in step, so that their broadcasts travel together.
+
+    Returns:
+        For each plan its result, or the exception that it raised.
+    """
+    results: list[Any] = [None] * len(plans)
+    answers: dict[int, Any] = dict.fromkeys(range(len(plans)))
+    while answers:
+        steps: dict[int, Any] = {}
+        for index, answer in answers.items():
+            try:
+                steps[index] = plans[index].send(answer)
+            except StopIteration as end:  # noqa: PERF203 - each plan ends for itself
+                results[index] = end.value
+            except Exception as error:  # noqa: BLE001 - one plan must not stop the others
+                results[index] = error
+        answers = dict(zip(steps, (yield tuple(steps.values())), strict=True)) if steps else {}
+    return results

@@ -24,10 +24,10 @@ from redlock.events import Observer, notify
 from redlock.lease import Grant, Term
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, take_back
 from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
-from redlock.scripts import ACQUIRE, EXTEND, FENCE, MARKER, RELEASE
+from redlock.scripts import ACQUIRE, EXTEND, FENCE, MARKER, PING, RELEASE
 from redlock.settings import Settings
 
-__all__ = ["LockProtocol", "fencing_token", "retry_after", "trusted"]
+__all__ = ["LockProtocol", "check_nodes", "fencing_token", "retry_after", "trusted"]
 
 _BUDGET = 0.4
 """Largest share of a lease's ttl that a round may wait for a node: most of it must be left to be used."""
@@ -190,6 +190,14 @@ class LockProtocol:
         if ttl_ms is not None:
             timeout = min(timeout, ttl_ms / 1000 * _BUDGET)
         return Broadcast.to_all(command, self._size, timeout, enough)
+
+
+def check_nodes(nodes: int, timeout: float) -> Plan[None]:
+    """Raise SettingsError for nodes that can never work as they are configured; one that is down is no such thing."""
+    votes = yield Broadcast.to_all(Command(PING, (), ()), nodes, timeout)
+    wrong = [f"{vote.node}: {vote.cause}" for vote in votes if vote.permanent]
+    if wrong:
+        raise SettingsError(f"nodes that can never work as they are configured: {'; '.join(wrong)}")
 
 
 def trusted(ttl_ms: int, settings: Settings) -> float:

@@ -25,11 +25,13 @@ class Question:
         members: The nodes.
         clock: Seconds.
         on_settled: Called once, when it is decided, overdue or given up.
+        on_hurry: Called when the deadline was moved forward.
     """
 
     __slots__ = (
         "_clock",
         "_members",
+        "_on_hurry",
         "_on_settled",
         "broadcast",
         "deadline",
@@ -40,12 +42,18 @@ class Question:
     )
 
     def __init__(
-        self, broadcast: Broadcast, members: Sequence[Member], clock: Clock, on_settled: Callable[[], None]
+        self,
+        broadcast: Broadcast,
+        members: Sequence[Member],
+        clock: Clock,
+        on_settled: Callable[[], None],
+        on_hurry: Callable[[], None] | None = None,
     ) -> None:
         self.broadcast = broadcast
         self._members = members
         self._clock = clock
         self._on_settled = on_settled
+        self._on_hurry = on_hurry
         self.overdue_at = clock() + broadcast.timeout
         """When a node that has not answered is given up."""
         self.deadline = self.overdue_at
@@ -88,6 +96,8 @@ class Question:
             missing = [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
             usual = max(member.link.usual for member in missing)
             self.deadline = min(self.overdue_at, self._clock() + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
+            if self._on_hurry is not None:
+                self._on_hurry()
 
     def settle(self) -> None:
         """End the question with the votes that are there."""

@@ -1,6 +1,6 @@
 """One thread that keeps all leases of a process alive, in one pipeline per node and round.
 
-When a lease is due, when to try again and when it is lost is decided in lease.py; here is only the waiting.
+What is due and what is lost is decided in renewal.py; here is only the waiting.
 """
 
 from __future__ import annotations
@@ -9,32 +9,17 @@ import logging
 import os
 import threading
 import weakref
-from typing import Protocol
 
-from redlock.driver import Nodes, clock
-from redlock.lease import Term
-from redlock.plan import Plan
+from redlock.clock import clock
+from redlock.driver import Nodes
+from redlock.renewal import Holding, Renewals
 
-__all__ = ["Holding", "Renewer"]
+__all__ = ["Renewer"]
 
-_TOGETHER = 0.1
-"""Share of its ttl by which a lease may be extended early, so that it travels with others."""
+_PAUSE = 0.05
+"""Seconds before a round that failed as a whole is tried again."""
 
 _logger = logging.getLogger("redlock")
-
-
-class Holding(Protocol):
-    """What the renewer keeps alive."""
-
-    @property
-    def term(self) -> Term:
-        """The life of the lease."""
-
-    def renewal(self) -> Plan[bool]:
-        """Return a plan that extends the lease once and notes the outcome in its term."""
-
-    def on_lost(self, cause: str) -> None:
-        """Be told, once, that the lease is lost."""
 
 
 class Renewer:
@@ -52,18 +37,18 @@ class Renewer:
     def start_afresh(self) -> None:
         """Hold nothing; also in a child process, where the leases are the parent's."""
         self._changed = threading.Condition()
-        self._holdings: dict[int, Holding] = {}
-        self._round: dict[int, Holding] = {}
+        self._renewals = Renewals()
+        self._round: list[Holding] = []
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._holdings)
+        return len(self._renewals)
 
     def add(self, holding: Holding) -> None:
         """Keep a lease alive from now on."""
         with self._changed:
-            self._holdings[id(holding)] = holding
+            self._renewals.add(holding)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="redlock-renewer", daemon=True)
                 self._thread.start()
@@ -72,16 +57,16 @@ class Renewer:
     def remove(self, holding: Holding) -> None:
         """Stop to extend a lease, and wait for an extension that is under way (at most for its time-out)."""
         with self._changed:
-            self._holdings.pop(id(holding), None)
+            self._renewals.remove(holding)
             if threading.current_thread() is not self._thread:
-                while id(holding) in self._round:
+                while any(other is holding for other in self._round):
                     self._changed.wait(1.0)
 
     def close(self) -> None:
         """Stop to extend anything; the leases run out."""
         with self._changed:
             self._closed = True
-            self._holdings.clear()
+            self._renewals.clear()
             self._changed.notify_all()
             thread = self._thread
         if thread and thread is not threading.current_thread():
@@ -90,49 +75,24 @@ class Renewer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and not (due := self._due()):
-                    self._changed.wait(self._until_next())
+                while not self._closed and not (due := self._renewals.due(clock())):
+                    self._changed.wait(self._renewals.until_next(clock()))
                 if self._closed:
                     return
                 self._round = due
             try:
-                self._extend(list(due.values()))
+                self._nodes.run(Renewals.extend(due))
             except Exception:
                 _logger.exception("a renewal round failed; it is tried again")
-                for holding in due.values():
+                for holding in due:
                     holding.term.postponed()
-            finally:
-                with self._changed:
-                    self._round = {}
-                    self._changed.notify_all()
-
-    def _until_next(self) -> float | None:
-        moments = [min(holding.term.renew_at, holding.term.valid_until) for holding in self._holdings.values()]
-        return max(0.001, min(moments) - clock()) if moments else None
-
-    def _due(self) -> dict[int, Holding]:
-        """Return what has to be extended now, with what is due soon; nothing while nothing is due."""
-        now = clock()
-        terms = [holding.term for holding in self._holdings.values()]
-        if not any(min(term.renew_at, term.valid_until) <= now for term in terms):
-            return {}
-        return {
-            key: holding
-            for key, holding in self._holdings.items()
-            if holding.term.renew_at - holding.term.ttl * _TOGETHER <= now or holding.term.valid_until <= now
-        }
-
-    def _extend(self, due: list[Holding]) -> None:
-        for holding in due:
-            if holding.term.is_capped:
-                holding.term.renew_at = holding.term.valid_until
-        self._nodes.run_together([holding.renewal() for holding in due if not holding.term.is_capped])
-        for holding in due:
-            if (cause := holding.term.cause) is not None:
-                with self._changed:
-                    mine = self._holdings.pop(id(holding), None)
-                if mine is not None:
-                    holding.on_lost(cause)
+                threading.Event().wait(_PAUSE)
+            with self._changed:
+                self._round = []
+                self._changed.notify_all()
+                tellers = self._renewals.lost(due)
+            for tell in tellers:
+                tell()
 
 
 _RENEWERS: weakref.WeakSet[Renewer] = weakref.WeakSet()

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib import resources
 
-__all__ = ["ACQUIRE", "ADMISSION", "ADMIT", "EXTEND", "FENCE", "MARKER", "RELEASE", "Script", "load"]
+__all__ = ["ACQUIRE", "ADMISSION", "ADMIT", "EXTEND", "FENCE", "MARKER", "PING", "RELEASE", "Script", "load"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,4 @@ FENCE = load("redlock", "fence")
 RELEASE = load("redlock", "release", by_text=True)
 ADMIT = load("redlock", "admit", head=ADMISSION)
 MARKER = load("redlock", "marker")
+PING = load("redlock", "ping", by_text=True)

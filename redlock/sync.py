@@ -3,91 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-import tenacity
 from tenacity.wait import wait_base
 
-from redlock.driver import Nodes, clock, new_token, pauses
+from redlock.driver import Nodes
 from redlock.errors import LeaseLostError
-from redlock.events import LeaseLost, Observer, log_event, notify
-from redlock.lease import Grant, Term
+from redlock.events import Observer, log_event
+from redlock.held import DEFAULT_PAUSE, HeldLease, Options, Rules
+from redlock.lease import Grant
 from redlock.node import NodeSource
-from redlock.plan import Plan
-from redlock.protocol import LockProtocol, fencing_token
 from redlock.renewer import Renewer
-from redlock.settings import Duration, Settings, check_resource, seconds
+from redlock.settings import Duration
 
-__all__ = ["DEFAULT_PAUSE", "Lease", "Redlock"]
-
-DEFAULT_PAUSE = tenacity.wait_random(0.02, 0.2)
-"""Seconds between attempts: random, so that clients which split the votes do not meet again."""
+__all__ = ["Lease", "Redlock"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    """What a Redlock and its leases work with."""
-
-    nodes: Nodes
-    protocol: LockProtocol
-    renewer: Renewer
-    observer: Observer
-    settings: Settings
-
-
-class Lease:
+class Lease(HeldLease["Lease"]):
     """A held lock. Threads may share it; a process that was forked off may not use it."""
 
-    def __init__(self, engine: _Engine, grant: Grant, max_hold: float | None, on_lost: OnLost | None) -> None:
-        self.token = grant.token
-        self.term = Term(grant.resource, grant.ttl, grant.started, grant.valid_until, clock, max_hold)
-        self._grant = grant
-        self._engine = engine
-        self._on_lost = on_lost
-        self._pid = os.getpid()
-        self._released = False
-
-    @property
-    def resource(self) -> str:
-        """What is locked."""
-        return self.term.resource
-
-    @property
-    def validity(self) -> float:
-        """Seconds for which the lease may still be trusted; 0.0 when it is lost or released."""
-        return self.remaining()
-
-    def remaining(self) -> float:
-        """Return the seconds for which the lease may still be trusted, without IO; 0.0 when lost or released."""
-        return 0.0 if self._released else self.term.remaining()
-
-    @property
-    def lost(self) -> bool:
-        """Whether the lease ended without being released."""
-        return not self._released and self.term.is_lost
-
-    @property
-    def fencing_token(self) -> int:
-        """An integer that grows with every lease on the resource; the protected resource refuses smaller ones.
-
-        Raises:
-            FencingUnavailableError: No majority confirmed it, the restart guard is off, or the nodes' clocks were
-                found so far apart that a node which lost its counters could start below an earlier token.
-        """
-        return fencing_token(self._grant, self._engine.settings)
-
-    def check(self) -> None:
-        """Do nothing while the lease is valid; no IO.
-
-        Raises:
-            LeaseLostError: It is lost or was released; somebody else may hold the lock now.
-        """
-        if self._released:
-            raise LeaseLostError(self.resource, "it was released")
-        self.term.check()
+    def __init__(self, rules: Rules, grant: Grant, options: Options[Lease], nodes: Nodes, renewer: Renewer) -> None:
+        super().__init__(rules, grant, options)
+        self._nodes = nodes
+        self._renewer = renewer
 
     def extend(self) -> bool:
         """Lengthen the lease by its ttl from now.
@@ -97,7 +36,7 @@ class Lease:
             ended it is lost for good; an ended lease is never revived.
         """
         self._check_process()
-        return not self._released and self._engine.nodes.run(self.renewal())
+        return not self._released and self._nodes.run(self.renewal())
 
     def release(self) -> bool:
         """Give the lock back, after an extension that is under way has ended.
@@ -109,28 +48,14 @@ class Lease:
         self._check_process()
         if self._released:
             return False
-        self._engine.renewer.remove(self)
+        self._renewer.remove(self)
         was_lost = self.lost
-        still_ours = self._engine.nodes.run(self._engine.protocol.release(self.resource, self.token))
+        still_ours = self._nodes.run(self._rules.protocol.release(self.resource, self.token))
         self._released = True
         return still_ours and not was_lost
 
-    def renewal(self) -> Plan[bool]:
-        """Return the plan that extends this lease once; for the renewer."""
-        return self._engine.protocol.extend(self.term, self.token)
 
-    def on_lost(self, cause: str) -> None:
-        """Be told by the renewer that the lease is lost."""
-        notify(self._engine.observer, LeaseLost(self.resource, cause))
-        if self._on_lost is not None:
-            self._on_lost(self)
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            raise LeaseLostError(self.resource, "it belongs to the process that acquired it")
-
-
-OnLost = Callable[[Lease], None]
+OnLost: TypeAlias = Callable[[Lease], None]
 
 
 class Redlock:
@@ -156,14 +81,12 @@ class Redlock:
         observer: Observer = log_event,
         **settings: Any,
     ) -> None:
-        self._settings = Settings(ttl=seconds("ttl", ttl), **settings)
-        nodes_ = Nodes(nodes, self._settings.node_timeout, observer)
-        protocol = LockProtocol(self._settings, len(nodes_), clock, new_token, observer)
-        self._engine = _Engine(nodes_, protocol, Renewer(nodes_), observer, self._settings)
-        self._pause = pause
+        self._rules = Rules(nodes, ttl, pause, observer, **settings)
+        self._nodes = Nodes(self._rules.nodes, self._rules.settings.node_timeout, observer)
+        self._renewer = Renewer(self._nodes)
 
     def __repr__(self) -> str:
-        return f"Redlock({', '.join(self._engine.nodes.names)})"
+        return f"Redlock({', '.join(self._nodes.names)})"
 
     def acquire(
         self,
@@ -187,11 +110,9 @@ class Redlock:
             QuorumUnreachableError: Too few nodes could vote.
             SettingsError: An argument can never work, or two nodes are the same server.
         """
-        check_resource(resource)
-        ttl_ms = self._settings.ttl_ms("ttl", ttl)
-        plan = self._engine.protocol.acquire(resource, ttl_ms, seconds("wait", wait), pauses(self._pause))
-        longest = None if max_hold is None else seconds("max_hold", max_hold)
-        return Lease(self._engine, self._engine.nodes.run(plan), longest, on_lost)
+        options = Options.of(max_hold, on_lost)
+        grant = self._nodes.run(self._rules.acquire(resource, ttl, wait))
+        return Lease(self._rules, grant, options, self._nodes, self._renewer)
 
     def attach(self, resource: str, token: str, ttl: Duration | None = None) -> Lease:
         """Go on with a lease that another process acquired: it is extended first, which gives it its validity here.
@@ -206,9 +127,8 @@ class Redlock:
             LockHeldError: The lease has ended or is not under this token.
             QuorumUnreachableError: Too few nodes answered.
         """
-        check_resource(resource)
-        plan = self._engine.protocol.attach(resource, token, self._settings.ttl_ms("ttl", ttl))
-        return Lease(self._engine, self._engine.nodes.run(plan), None, None)
+        grant = self._nodes.run(self._rules.attach(resource, token, ttl))
+        return Lease(self._rules, grant, Options(None, None), self._nodes, self._renewer)
 
     @contextlib.contextmanager
     def lock(self, resource: str, ttl: Duration | None = None, wait: Duration = 0.0, **options: Any) -> Iterator[Lease]:
@@ -222,7 +142,7 @@ class Redlock:
         """
         lease = self.acquire(resource, ttl, wait, **options)
         try:
-            self._engine.renewer.add(lease)
+            self._renewer.add(lease)
             yield lease
             cause = lease.term.cause
         finally:
@@ -239,9 +159,9 @@ class Redlock:
             SettingsError: A node has voted before.
             QuorumUnreachableError: A node does not answer.
         """
-        self._engine.nodes.run(self._engine.protocol.bootstrap(force=force))
+        self._nodes.run(self._rules.protocol.bootstrap(force=force))
 
     def close(self) -> None:
         """Stop renewing and close the connections; leases that are still held run out."""
-        self._engine.renewer.close()
-        self._engine.nodes.close()
+        self._renewer.close()
+        self._nodes.close()

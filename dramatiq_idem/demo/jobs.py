@@ -1,4 +1,6 @@
-"""The application: a broker, the middleware and one actor. Real workers run it: ``dramatiq dramatiq_idem.demo.jobs:worker``.
+"""The application: a broker, the middleware and one actor.
+
+Real workers run it: ``dramatiq dramatiq_idem.demo.jobs:worker``.
 
 Times are shorter than anybody would set them in earnest, so that what takes minutes by default (a lease that runs out,
 the redelivery of a dead worker's messages) can be watched.
@@ -12,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import dramatiq
 import redis
@@ -23,9 +25,9 @@ from dramatiq_idem.demo.journal import BOOTED, RETURNED, STARTED, Journal
 from dramatiq_idem.demo.traffic import PaymentEvent
 from dramatiq_idem.middleware import Idempotency
 from dramatiq_idem.runs import current_run
-from redlock import Observer, log_event
+from redlock import Event, Observer
 
-__all__ = ["KEY", "LEASE", "NAMESPACE", "QUEUE", "Site", "connect", "declare", "worker"]
+__all__ = ["KEY", "LEASE", "NAMESPACE", "QUEUE", "Site", "connect", "declare", "ignore", "worker"]
 
 NAMESPACE: Final = "idem"
 QUEUE: Final = "payments"
@@ -70,10 +72,12 @@ class Site:
         return cls(**fields | {"nodes": tuple(fields["nodes"])})
 
 
-def connect(site: Site, observer: Observer = log_event) -> RedisBroker:
+def connect(site: Site, observer: Observer) -> RedisBroker:
     """Return a broker with the middleware in it."""
     client = redis.Redis.from_url(site.broker, socket_timeout=5.0)
-    broker = RedisBroker(client=client, heartbeat_timeout=_HEARTBEAT_MS, maintenance_chance=1_000_000)
+    broker = RedisBroker(  # type: ignore[no-untyped-call]
+        client=client, heartbeat_timeout=_HEARTBEAT_MS, maintenance_chance=1_000_000
+    )
     if site.without != "middleware":
         Idempotency(
             site.nodes, namespace=NAMESPACE, max_ttl=LEASE, key=KEY, lease=round(LEASE * 1000), observer=observer
@@ -81,9 +85,22 @@ def connect(site: Site, observer: Observer = log_event) -> RedisBroker:
     return broker
 
 
-def declare(broker: RedisBroker, charge: Callable[[PaymentEvent], str]) -> dramatiq.Actor[[PaymentEvent], str]:
-    """Declare the actor on a broker."""
-    return dramatiq.actor(charge, actor_name="charge", queue_name=QUEUE, broker=broker)
+def ignore(_event: Event) -> None:
+    """Observe nothing: what the demo shows, the workers' journals say."""
+
+
+def declare(
+    broker: RedisBroker, body: Callable[[PaymentEvent], str] | None = None
+) -> dramatiq.Actor[[PaymentEvent], str]:
+    """Declare the actor on a broker; the producer, which only sends, has no body for it."""
+
+    @dramatiq.actor(queue_name=QUEUE, broker=broker)
+    def charge(event: PaymentEvent) -> str:
+        if body is None:
+            raise NotImplementedError
+        return body(event)
+
+    return charge
 
 
 def worker() -> None:
@@ -92,9 +109,8 @@ def worker() -> None:
     journal = Journal(Path(site.journals))
     gateway = Gateway(site.ledger)
 
-    def charge(event: dict[str, Any]) -> str:
-        """Charge one payment."""
-        payment = event["payment"]
+    def charge(event: PaymentEvent) -> str:
+        payment = str(event["payment"])
         journal.write(STARTED, payment)
         time.sleep(_BODY[0])
         run = current_run()

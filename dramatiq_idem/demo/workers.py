@@ -18,7 +18,10 @@ from redlock import RedlockError
 __all__ = ["Workers"]
 
 _COMMAND = (sys.executable, "-m", "dramatiq", "dramatiq_idem.demo.jobs:worker", "--processes", "1", "--threads", "8")
-_WATCHDOG = 'while read -r line; do groups=$line; done; for group in $groups; do kill -9 -- "-$group"; done'
+_WATCHDOG = (
+    'while read -r line; do groups=$line; done; for group in $groups; do kill -9 -- "-$group"; done; '
+    '[ -z "$groups" ] || { sleep 0.2; rm -rf -- "$0"; }'
+)
 """Kills whom it read last, once the pipe closes: workers do not outlive this process, even if it gets SIGKILL."""
 
 
@@ -35,7 +38,7 @@ class Workers:
         self._log = Path(site.journals) / "workers.log"
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG],
+            ["/bin/sh", "-c", _WATCHDOG, site.journals],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -85,12 +88,8 @@ class Workers:
                 )
 
     def close(self) -> None:
-        """Let the workers shut down (SIGTERM), and kill what is left after 5 s."""
+        """Kill the workers; a run that is over, or given up, waits for none of them."""
         for process in self._running.values():
-            process.terminate()
-        for process in self._running.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5.0)
             _kill_group(process)
         self._running.clear()
         self._tell_watchdog()

@@ -6,7 +6,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -87,7 +87,7 @@ def hears_nothing(connection: socket.socket) -> bool:
         connection.settimeout(SOON)
 
 
-def wait_for(condition: object, what: str) -> None:
+def wait_for(condition: Callable[[], object], what: str) -> None:
     """Wait until `condition()` is true."""
     deadline = time.monotonic() + SOON
     while not condition():

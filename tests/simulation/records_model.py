@@ -311,6 +311,7 @@ class Weather:
     pace: int  # weight of a delivery's own steps
     lease_ends: int
     kills: int
+    repair: int  # weight of a repair's steps
     amnesia: int
     forget: int
 
@@ -323,6 +324,7 @@ class Weather:
             pace=source.choice((1, 4)),
             lease_ends=source.choice((1, 2, 4)),
             kills=source.choice((0, 1)),
+            repair=source.choice((4, 20)),
             amnesia=source.choice((0, 1, 2)) if faults.amnesia else 0,
             forget=source.choice((0, 1)) if faults.forget else 0,
         )
@@ -373,7 +375,7 @@ class World:
         if weather.amnesia:
             found += [("amnesia", index) for index in self.everywhere if self._may_forget(index)] * weather.amnesia
             if self.repair or self._to_repair() is not None:
-                found += [("repair", 0)] * 4
+                found += [("repair", 0)] * weather.repair
         if self.forgetting:
             found += [("forget", 0)] * 3
         elif self.forgets_left and any(node.record for node in self.nodes):
@@ -827,9 +829,7 @@ def main() -> None:
     parser.add_argument("--amnesia-in-double-run", action="store_true")
     parser.add_argument("--whole", action="store_true", help="print every step, not the shortest schedule")
     options = parser.parse_args()
-    faults = Faults(
-        options.nodes, options.write_quorum, amnesia_in_double_run=options.amnesia_in_double_run
-    )
+    faults = Faults(options.nodes, options.write_quorum, amnesia_in_double_run=options.amnesia_in_double_run)
     world, schedule = run(options.seed, Rules().without(*options.without), faults)
     print(schedule.shortened() if world.violation and not options.whole else schedule)
 

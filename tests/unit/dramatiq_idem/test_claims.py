@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from dramatiq.middleware import TimeLimitExceeded
 
 from dramatiq_idem.claims import Claim, ClaimProtocol, ClaimRequest, Recorded
 from dramatiq_idem.record import Busy, Completed, Quorums, Record, State, Unavailable
@@ -115,7 +116,8 @@ def is_undo(step, token="token-1"):
 
 def test_claim_asks_every_node_and_waits_for_all():
     """Each node that holds the claim is one more that may forget, so a quorum is not enough to go on."""
-    step = first(Bench().rules.claim(REQUEST))
+    plan = Bench().rules.claim(REQUEST)
+    step = first(plan)
     assert len(step.commands) == 3
     command = step.commands[0]
     assert {each.script.name for each in step.commands} == {"claim"}
@@ -127,6 +129,7 @@ def test_claim_asks_every_node_and_waits_for_all():
     assert not step.enough([no, no, None])
     assert step.enough([yes, yes, yes])
     assert step.timeout == SETTINGS.node_timeout
+    end_of(plan, reply(plan, step, [busy()] * 3))
 
 
 def test_granted_claim_is_trusted_from_before_the_first_byte():
@@ -186,7 +189,7 @@ def test_claim_that_every_node_refused_left_nothing_to_take_back():
     assert outcome.left == 0.7
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, TimeoutError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeLimitExceeded, TimeoutError])
 def test_interrupted_claim_is_taken_back(error):
     """Whatever interrupts the asking thread: the nodes may have granted already."""
     plan = Bench().rules.claim(REQUEST)
@@ -401,5 +404,10 @@ def test_abandon_says_whether_a_quorum_still_had_the_claim(answers, had_it):
 def test_attempts_have_tokens_of_their_own():
     """Two deliveries never share one, nor two attempts of one delivery."""
     bench = Bench()
-    tokens = [first(bench.rules.claim(REQUEST)).commands[0].args[0] for _ in range(3)]
+    tokens = []
+    for _ in range(3):
+        plan = bench.rules.claim(REQUEST)
+        step = first(plan)
+        tokens.append(step.commands[0].args[0])
+        end_of(plan, reply(plan, step, [busy()] * 3))
     assert tokens == ["token-1", "token-2", "token-3"]

@@ -1,0 +1,191 @@
+"""One run, from the first process to the last."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+
+from dramatiq_idem.demo.audit import Evidence, Report, audit, completions
+from dramatiq_idem.demo.display import Display
+from dramatiq_idem.demo.drill import Drill, Step
+from dramatiq_idem.demo.gateway import Gateway
+from dramatiq_idem.demo.jobs import LEASE, NAMESPACE, QUEUE, Site, connect, declare, ignore
+from dramatiq_idem.demo.journal import BOOTED, COMPLETED, RETURNED, STARTED, JournalReader
+from dramatiq_idem.demo.traffic import Delivery
+from dramatiq_idem.demo.workers import Workers
+from redlock import Redlock
+from redlock.local import LocalNodes
+
+__all__ = ["Options", "run"]
+
+_WORKERS: Final = 2
+_TICK: Final = 0.05
+_BATCH: Final = 400
+"""Messages that are sent in one tick at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run.
+
+    Args:
+        deliveries: What to send, in order.
+        seed: What they were made with; for the report.
+        without: What is left out on purpose: "middleware", "gateway-key" or nothing.
+        limit: Seconds after which the run is given up.
+    """
+
+    deliveries: Sequence[Delivery]
+    seed: int
+    without: str
+    limit: float
+
+
+def run(options: Options, display: Display) -> Report:
+    """Start everything, send, kill, wait for empty queues, look at what came of it, and end everything.
+
+    Raises:
+        RedlockError: A server or a worker could not be started, or a worker ended by itself.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        nodes = stack.enter_context(LocalNodes(3, persistence="everysec"))
+        broker_node = stack.enter_context(LocalNodes(1))[0]
+        with closing(Redlock(nodes.urls, LEASE, namespace=NAMESPACE, max_ttl=LEASE, observer=ignore)) as lock:
+            lock.bootstrap()
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dramatiq-idem-"))
+        site = Site(broker_node.url, tuple(nodes.urls), directory, options.without)
+        workers = stack.enter_context(Workers(site, _WORKERS))
+        display.say(f"three nodes, a broker and {_WORKERS} workers are started")
+        scene = _Scene(site, nodes, workers, options, display)
+        finished = scene.play(started + options.limit)
+        evidence = scene.evidence()
+        return audit(
+            scene.payments,
+            evidence,
+            seed=options.seed,
+            without=options.without,
+            sent=scene.sent,
+            cut_off=scene.cut_off,
+            workers_killed=scene.workers_killed,
+            nodes_killed=scene.nodes_killed,
+            finished=finished,
+            seconds=round(time.monotonic() - started, 1),
+        )
+
+
+class _Scene:
+    """What goes on between the start and the end of the processes."""
+
+    def __init__(self, site: Site, nodes: LocalNodes, workers: Workers, options: Options, display: Display) -> None:
+        self._site = site
+        self._nodes = nodes
+        self._workers = workers
+        self._deliveries = options.deliveries
+        self._display = display
+        self._journals = JournalReader(Path(site.journals))
+        self._last_line = RETURNED if options.without == "middleware" else COMPLETED
+        self._drill = Drill(
+            [
+                Step(0.2, 0.0, lambda: self._kill_worker(0)),
+                Step(0.2, 1.0, lambda: self._start_worker(0)),
+                Step(0.4, 0.0, lambda: self._kill_node(1)),
+                Step(0.4, 2.0, lambda: self._restart_node(1)),
+                Step(0.7, 0.0, lambda: self._kill_worker(1)),
+                Step(0.7, 1.0, lambda: self._start_worker(1)),
+            ]
+        )
+        self.payments = list(dict.fromkeys(str(delivery.event["payment"]) for delivery in options.deliveries))
+        self.sent = self.workers_killed = self.nodes_killed = self.cut_off = 0
+
+    def play(self, deadline: float) -> bool:
+        """Send and kill until all is done; False if that was not so before the deadline."""
+        with closing(connect(self._site, ignore)) as broker:
+            sender = _Sender(broker)
+            while time.monotonic() < deadline:
+                self._workers.check()
+                self._journals.read()
+                done = len(self._journals.payments(self._last_line))
+                if self._journals.count(BOOTED) >= _WORKERS:
+                    self._send(sender)
+                    said = self._drill.advance(done / len(self.payments), time.monotonic())
+                    if said:
+                        self._display.say(said)
+                self._display.update(self.sent, done)
+                if self._drill.is_over and self.sent == len(self._deliveries) and sender.is_queue_empty():
+                    self._journals.read()
+                    return True
+                time.sleep(_TICK)
+        return False
+
+    def evidence(self) -> Evidence:
+        """Collect what the workers, the nodes and the gateway have to say."""
+        self._journals.read()
+        recorded = None
+        if self._site.without != "middleware":
+            recorded = completions([node.url for node in self._nodes if node.alive], self.payments)
+        events: Counter[tuple[str, str]] = Counter()
+        for lines in self._journals.lines.values():
+            events.update(lines)
+        with closing(Gateway(self._site.ledger)) as gateway:
+            return Evidence(events, gateway.requests(), gateway.charges(), recorded, len(self._nodes))
+
+    def _send(self, sender: _Sender) -> None:
+        allowed = min(len(self._deliveries), int(self._drill.sendable * len(self._deliveries)), self.sent + _BATCH)
+        for delivery in self._deliveries[self.sent : allowed]:
+            sender.send(delivery)
+        self.sent = max(self.sent, allowed)
+
+    def _kill_worker(self, index: int) -> str:
+        group = self._workers.kill(index)
+        self.workers_killed += 1
+        self._journals.read()
+        ended = self._journals.payments(self._last_line, group)
+        under_way = self._journals.payments(STARTED, group) - ended
+        self.cut_off += under_way.total()
+        return f"worker {index + 1} gets SIGKILL: {under_way.total()} payments were under way in it"
+
+    def _start_worker(self, index: int) -> str:
+        self._workers.start(index)
+        return f"worker {index + 1} is started again; the broker redelivers what the dead one had"
+
+    def _kill_node(self, index: int) -> str:
+        self._nodes[index].kill()
+        self.nodes_killed += 1
+        return f"node {index + 1} gets SIGKILL: the other two are a majority"
+
+    def _restart_node(self, index: int) -> str:
+        self._nodes[index].restart()
+        return f"node {index + 1} is back with its data; it must wait before it votes again"
+
+
+class _Sender:
+    """The producer."""
+
+    def __init__(self, broker: RedisBroker) -> None:
+        self._broker = broker
+        self._charge = declare(broker)
+        self._messages: dict[str, dramatiq.Message[str]] = {}
+
+    def send(self, delivery: Delivery) -> None:
+        """Send a message: a new one, or the first one of its payment again."""
+        payment = str(delivery.event["payment"])
+        message = self._charge.message(delivery.event)
+        if delivery.kind == "copy":
+            message = self._messages[payment].copy()
+        self._broker.enqueue(message)
+        if delivery.kind == "first":
+            self._messages[payment] = message
+
+    def is_queue_empty(self) -> bool:
+        """Tell whether no message is queued, delayed or in a worker's hands; the broker answers in one step."""
+        return not self._broker.do_qsize(QUEUE)

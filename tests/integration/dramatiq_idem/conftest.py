@@ -1,0 +1,64 @@
+"""Nodes that may vote, a Redis for brokers, and a RabbitMQ of the tests' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+
+from redlock import Redlock
+from redlock.local import LocalNodes
+from tests.tools.rabbitmq import RabbitmqServer, find_rabbitmq
+from tests.tools.workbench import Workbench
+
+
+def bootstrap(nodes: LocalNodes, max_ttl: float = 30.0) -> LocalNodes:
+    """Let fresh nodes vote at once in the middleware's default namespace."""
+    redlock = Redlock(nodes.urls, namespace="idem", max_ttl=max_ttl)
+    redlock.bootstrap()
+    redlock.close()
+    return nodes
+
+
+@pytest.fixture
+def shared(trio: LocalNodes) -> LocalNodes:
+    """Three voting nodes that other tests use too: do not harm them."""
+    return bootstrap(trio)
+
+
+@pytest.fixture
+def fragile(nodes3: LocalNodes) -> LocalNodes:
+    """Three voting nodes of this test alone."""
+    return bootstrap(nodes3)
+
+
+@pytest.fixture(scope="session")
+def _broker_node(default_server: str) -> Iterator[LocalNodes]:
+    with LocalNodes(1, binary=default_server) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def broker_url(_broker_node: LocalNodes) -> str:
+    """An empty Redis for a broker and its results."""
+    with redis.Redis.from_url(_broker_node.urls[0], socket_timeout=5.0) as client:
+        client.flushall()
+    return _broker_node.urls[0]
+
+
+@pytest.fixture
+def workbench() -> Iterator[Callable[..., Workbench]]:
+    """Make brokers with the middleware and a worker in this process; see `Workbench`."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(Workbench(*args, **options))
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitmqServer]:
+    """A RabbitMQ node of this run's own, on free ports."""
+    binary = find_rabbitmq()
+    with RabbitmqServer(binary, Path(tmp_path_factory.mktemp("rabbitmq"))) as server:
+        yield server
