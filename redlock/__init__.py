@@ -8,6 +8,7 @@ with redlock.lock("report:42", wait=5.0) as lease:
 """
 
 from redlock.admission import admit
+from redlock.aio import AsyncLease, AsyncRedlock
 from redlock.clock import clock, new_token, pauses
 from redlock.driver import Nodes
 from redlock.errors import (
@@ -33,6 +34,8 @@ from redlock.sync import Lease, Redlock
 __all__ = [
     "ADMISSION",
     "Admitted",
+    "AsyncLease",
+    "AsyncRedlock",
     "Broadcast",
     "Clock",
     "Command",

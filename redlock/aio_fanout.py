@@ -1,0 +1,212 @@
+"""The fan-out of the asyncio driver: the same links and questions, watched by an event loop.
+
+Everything runs on the loop, so nobody has to lead. What is asked within one turn of the loop leaves as one pipeline per
+node. Only connecting happens elsewhere, on a short-lived thread per node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Sequence
+
+from redlock.errors import SettingsError
+from redlock.events import Observer
+from redlock.members import OPENING_LINGER, Member, Members
+from redlock.node import Node
+from redlock.plan import Broadcast, Clock, nobody
+from redlock.question import Question
+from redlock.quorum import Vote
+
+__all__ = ["AsyncFanout"]
+
+_SWEEP_PAUSE = 0.05
+"""Seconds between two looks after nodes that are owed something."""
+
+
+class _WatchedMembers(Members):
+    """Members whose sockets an event loop watches."""
+
+    def __init__(
+        self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(nodes, timeout, clock, observer)
+        self._loop = loop
+        self.opened = asyncio.Event()
+
+    def watch(self, member: Member) -> None:
+        self._loop.add_reader(member.link.fileno, self.guarded, member, member.link.receive)
+
+    def unwatch(self, member: Member) -> None:
+        self._loop.remove_reader(member.link.fileno)
+        self._loop.remove_writer(member.link.fileno)
+
+    def on_opened(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.opened.set)
+
+    async def connect(self, deadline: float) -> None:
+        """Open what may be opened; wait for it, until a moment, only where no quorum is connected."""
+        if not self.open_some():
+            return
+        while self.is_opening and (left := deadline - self._clock()) > 0:
+            try:
+                await asyncio.wait_for(self.opened.wait(), left if self.is_short else min(left, OPENING_LINGER))
+            except asyncio.TimeoutError:
+                break
+            self.opened.clear()
+            self.adopt()
+
+    def write(self) -> None:
+        """Write what was queued; let the loop say when a full socket takes more."""
+        self.flush()
+        for member in self.all:
+            if member.link.wants_to_write:
+                self._loop.add_writer(member.link.fileno, self._write_more, member)
+
+    def _write_more(self, member: Member) -> None:
+        self._loop.remove_writer(member.link.fileno)
+        self.write()
+
+
+class AsyncFanout:
+    """The connections of one process and event loop to the configured nodes.
+
+    Args:
+        nodes: The nodes, in the order of the votes.
+        timeout: Seconds for each step of connecting to a node.
+        clock: Seconds that never jump.
+        observer: Is told when a node fails and when it is back.
+    """
+
+    def __init__(self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer) -> None:
+        self._nodes = tuple(nodes)
+        self._timeout = timeout
+        self._clock = clock
+        self._observer = observer
+        self._closed = False
+        self.after_fork()
+        _FANOUTS.add(self)
+
+    def after_fork(self) -> None:
+        """Start afresh, in a child process or on another event loop."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._members: _WatchedMembers
+        self._open: set[Question] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes' names."""
+        return [node.name for node in self._nodes]
+
+    def _bind(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                self._members.abandon()
+            self.after_fork()
+            self._loop = loop
+            self._members = _WatchedMembers(self._nodes, self._timeout, self._clock, self._observer, loop)
+
+    async def ask(self, broadcasts: Sequence[Broadcast]) -> list[list[Vote]]:
+        """Send broadcasts together and return the votes of each, one per node.
+
+        Raises:
+            SettingsError: Two of the configured nodes turned out to be one server, or this was closed.
+        """
+        if self._closed:
+            raise SettingsError("closed: the connections to the nodes are not opened again")
+        self._bind()
+        await self._members.connect(self._clock() + max(broadcast.timeout for broadcast in broadcasts))
+        done = asyncio.Event()
+        questions: list[Question] = []
+
+        def settled() -> None:
+            if not any(question.is_open for question in questions):
+                done.set()
+
+        members = self._members.all
+        questions += [Question(each, members, self._clock, settled, self._set_timer) for each in broadcasts]
+        try:
+            for question in questions:
+                self._open.add(question)
+                question.send()
+            self._flush_soon(now=done.is_set())
+            self._set_timer()
+            if not done.is_set():
+                await done.wait()
+        finally:
+            for question in questions:
+                question.settle()
+                self._open.discard(question)
+        return [question.result() for question in questions]
+
+    def _flush_soon(self, *, now: bool) -> None:
+        """Write at the end of this turn of the loop, together with what others ask in it; or now."""
+        if now:
+            self._flush()
+        elif not self._flushing and self._loop is not None:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._members.write()
+        if self._sweeper is None and self._loop is not None and self._members.is_owing:
+            self._sweeper = self._loop.create_task(self._sweep())
+
+    def _set_timer(self) -> None:
+        """Make sure that somebody looks when the next question is overdue."""
+        if self._loop is None or not self._open:
+            return
+        until = min(question.deadline for question in self._open)
+        left = max(0.0, until - self._clock())
+        if self._timer is None or self._timer.when() > self._loop.time() + left:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(left, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock()
+        self._members.expire(now)
+        for question in list(self._open):
+            if question.deadline <= now:
+                question.settle()
+                self._open.discard(question)
+        self._set_timer()
+
+    async def _sweep(self) -> None:
+        """Come by until nothing is owed any more."""
+        poke = Broadcast((None,) * len(self._nodes), self._timeout, nobody)
+        while not self._closed and self._members.is_owing:
+            await asyncio.sleep(_SWEEP_PAUSE)
+            await self.ask([poke])
+        self._sweeper = None
+
+    def close(self) -> None:
+        """Close all connections; whoever still waits gets unknown votes."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._loop is not None:
+            self._members.close()
+            for question in list(self._open):
+                question.settle()
+
+
+_FANOUTS: weakref.WeakSet[AsyncFanout] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for fanout in list(_FANOUTS):
+        fanout.after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
