@@ -22,7 +22,7 @@ from dramatiq_idem.placement import RULES, check_placement, position
 from dramatiq_idem.policies import ACTOR_OPTIONS, middleware_policy
 from dramatiq_idem.rules import Rulebook
 from dramatiq_idem.store import RedlockStore, Store
-from redlock import Observer, SettingsError, clock, log_event
+from redlock import NODE_RULES, Observer, SettingsError, clock, log_event
 
 __all__ = ["Idempotency"]
 
@@ -39,7 +39,8 @@ class Idempotency(Middleware):
         store: Where records are kept, instead of nodes.
         max_result_bytes: Largest result, as JSON, that is kept with the completion; default 4,096.
         observers: Further middleware classes that only watch, and therefore stand in front of this one.
-        tolerate: Boot rules to lower to a warning: "order", "twice", "confirms".
+        tolerate: Boot rules to lower to a warning ("order", "twice", "confirms"), and kinds of nodes to use although
+            they can never be safe ("same_server", "replica", "cluster", "evicting").
         observer: Is called with each event; default: log it.
         options: namespace, write_quorum, node_timeout, drift, max_ttl and restart_guard as for `RedlockStore`; and the
             defaults for all actors, without their prefix: idempotent, key, lease, retention, require_key.
@@ -61,11 +62,13 @@ class Idempotency(Middleware):
     ) -> None:
         if (nodes is None) == (store is None):
             raise SettingsError("give either nodes or a store")
-        if unknown := set(tolerate) - set(RULES):
-            raise OptionError(f"tolerate knows {', '.join(RULES)}, not {', '.join(sorted(unknown))}")
+        known = {*RULES, *NODE_RULES}
+        if unknown := set(tolerate) - known:
+            raise OptionError(f"tolerate knows {', '.join(sorted(known))}, not {', '.join(sorted(unknown))}")
         if store is None:
             of_store = {name: options.pop(name) for name in _STORE_OPTIONS if name in options}
-            store = RedlockStore(nodes or [], observer=observer, **of_store)
+            of_nodes = set(tolerate) & set(NODE_RULES)
+            store = RedlockStore(nodes or [], tolerate=of_nodes, observer=observer, **of_store)
         self._store = store
         self._rules = Rulebook(middleware_policy(max_ttl_ms=store.max_ttl_ms, **options), store.max_ttl_ms)
         self._flow = Flow(store, self._rules, max_result_bytes, observer)

@@ -79,7 +79,7 @@ def _problems(
         problems.append(
             (
                 "confirms",
-                "the RabbitMQ broker publishes without confirms, deferred copies may be lost: set confirm_delivery=True",
+                "RabbitmqBroker publishes without confirms, deferred copies may be lost: set confirm_delivery=True",
             )
         )
     if not isinstance(broker, StubBroker) and not any(isinstance(middleware, Retries) for middleware in chain):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import redis
@@ -20,6 +20,8 @@ from redlock import (
     clock,
     log_event,
     new_token,
+    nodes_id,
+    parse_nodes,
     quorum_size,
 )
 
@@ -71,6 +73,7 @@ class RedlockStore:
         drift: Allowed difference between clock rates, as a share; default 0.01.
         max_ttl: Longest lease in seconds; a node that forgot waits this long before it votes. Default 30.
         restart_guard: Whether such a node has to wait; default True.
+        tolerate: What to use although it can never be safe: "same_server", "replica", "cluster", "evicting".
         observer: Is told about nodes; default: log it.
     Raises:
         SettingsError: Something can never work; nothing was sent.
@@ -86,12 +89,20 @@ class RedlockStore:
         drift: float = 0.01,
         max_ttl: float = 30.0,
         restart_guard: bool = True,
+        tolerate: Collection[str] = (),
         observer: Observer = log_event,
     ) -> None:
+        where = parse_nodes(nodes, tolerate)
         settings = Settings(
-            namespace, min(10.0, max_ttl), max_ttl, node_timeout=node_timeout, drift=drift, restart_guard=restart_guard
+            namespace=namespace,
+            ttl=min(10.0, max_ttl),
+            max_ttl=max_ttl,
+            node_timeout=node_timeout,
+            drift=drift,
+            restart_guard=restart_guard,
+            nodes_id=nodes_id(where),
         )
-        self._nodes = Nodes(nodes, node_timeout, observer)
+        self._nodes = Nodes(where, node_timeout, observer)
         self._settings = settings
         quorums = Quorums(len(self._nodes), _write_quorum(write_quorum, len(self._nodes)))
         self._rules = ClaimProtocol(settings, quorums, clock, new_token, observer)

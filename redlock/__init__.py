@@ -9,6 +9,7 @@ with redlock.lock("report:42", wait=5.0) as lease:
 
 from redlock.admission import admit
 from redlock.aio import AsyncLease, AsyncRedlock
+from redlock.audit import NodeReport, acl_rule
 from redlock.clock import clock, new_token, pauses
 from redlock.driver import Nodes
 from redlock.errors import (
@@ -20,7 +21,10 @@ from redlock.errors import (
     SettingsError,
 )
 from redlock.events import Admitted, Event, LeaseLost, NodeDown, NodeUp, Observer, log_event, notify
+from redlock.facts import RULES as NODE_RULES
+from redlock.facts import Facts, Finding, Severity
 from redlock.lease import Grant, Term
+from redlock.node import nodes_id, parse_nodes
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, nobody, take_back
 from redlock.protocol import trusted
 from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
@@ -33,6 +37,7 @@ from redlock.sync import Lease, Redlock
 
 __all__ = [
     "ADMISSION",
+    "NODE_RULES",
     "Admitted",
     "AsyncLease",
     "AsyncRedlock",
@@ -41,7 +46,9 @@ __all__ = [
     "Command",
     "Enough",
     "Event",
+    "Facts",
     "FencingUnavailableError",
+    "Finding",
     "Grant",
     "Holding",
     "Lease",
@@ -49,6 +56,7 @@ __all__ = [
     "LeaseLostError",
     "LockHeldError",
     "NodeDown",
+    "NodeReport",
     "NodeUp",
     "Nodes",
     "Observer",
@@ -60,11 +68,13 @@ __all__ = [
     "Script",
     "Settings",
     "SettingsError",
+    "Severity",
     "Sleep",
     "Term",
     "Verdict",
     "Vote",
     "VoteKind",
+    "acl_rule",
     "admit",
     "clock",
     "everybody",
@@ -73,7 +83,9 @@ __all__ = [
     "log_event",
     "new_token",
     "nobody",
+    "nodes_id",
     "notify",
+    "parse_nodes",
     "pauses",
     "quorum_size",
     "take_back",

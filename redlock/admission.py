@@ -33,18 +33,21 @@ FORGOT = ("new", "restarted")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a node's marker says: ``<identity> <since, ms> <max_ttl, ms> <records|leases>``."""
+    """What a node's marker says: ``<identity> <since, ms> <max_ttl, ms> <records|leases> <hash of the node list>``."""
 
     identity: str
     since_ms: int
     max_ttl_ms: int
     rights: str
+    nodes: str
 
     @classmethod
     def parse(cls, text: str) -> Marker | None:
         """Read a marker; None for an empty one."""
-        fields = text.split()
-        return cls(fields[0], int(fields[1]), int(fields[2]), fields[3]) if len(fields) >= 4 else None
+        if not text:
+            return None
+        identity, since, max_ttl, rights, nodes, *_ = text.split()
+        return cls(identity, int(since), int(max_ttl), rights, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Admission:
 
     def command(self, settings: Settings) -> Command:
         """Return the script call; it changes nothing where the marker is no longer the one that was seen."""
-        args = (self.seen, self.max_ttl_ms, self.rights, self.since)
+        args = (self.seen, self.max_ttl_ms, self.rights, self.since, settings.nodes_id)
         return Command(ADMIT, (settings.key("marker"),), args)
 
 

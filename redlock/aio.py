@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 from tenacity.wait import wait_base
 
 from redlock.aio_driver import AsyncNodes, AsyncRenewer
+from redlock.audit import NodeReport, audit
 from redlock.errors import LeaseLostError
 from redlock.events import Observer, log_event
 from redlock.held import DEFAULT_PAUSE, HeldLease, Options, Rules
@@ -70,6 +72,7 @@ class AsyncRedlock:
         ttl: Life of a lease in seconds, or a timedelta; default 10.
         pause: Tenacity wait strategy between attempts; default random from 0.02 to 0.2 s.
         observer: Is called with each event; default: log it.
+        tolerate: What to use although it can never be safe: "same_server", "replica", "cluster", "evicting".
         **settings: The other fields of `Settings`: namespace, max_ttl, node_timeout, drift, restart_guard.
     Raises:
         SettingsError: Something can never work. Nothing was sent; a node that is down is no such thing.
@@ -82,9 +85,10 @@ class AsyncRedlock:
         *,
         pause: wait_base = DEFAULT_PAUSE,
         observer: Observer = log_event,
+        tolerate: Collection[str] = (),
         **settings: Any,
     ) -> None:
-        self._rules = Rules(nodes, ttl, pause, observer, **settings)
+        self._rules = Rules(nodes, ttl, pause, observer, tolerate, **settings)
         self._nodes = AsyncNodes(self._rules.nodes, self._rules.settings.node_timeout, observer)
         self._renewer = AsyncRenewer(self._nodes)
 
@@ -165,6 +169,10 @@ class AsyncRedlock:
             QuorumUnreachableError: A node does not answer.
         """
         await self._nodes.run(self._rules.protocol.bootstrap(force=force))
+
+    async def audit(self) -> list[NodeReport]:
+        """Find out about each node what may go wrong; see `NodeReport`. Runs on a thread of its own."""
+        return await asyncio.to_thread(audit, self._rules.nodes, self._rules.settings)
 
     async def close(self) -> None:
         """Stop renewing and close the connections; leases that are still held run out."""

@@ -86,12 +86,15 @@ class AsyncFanout:
         self._clock = clock
         self._observer = observer
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.after_fork()
         _FANOUTS.add(self)
 
     def after_fork(self) -> None:
         """Start afresh, in a child process or on another event loop."""
-        self._loop: asyncio.AbstractEventLoop | None = None
+        if self._loop is not None:
+            self._members.abandon()
+        self._loop = None
         self._members: _WatchedMembers
         self._open: set[Question] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -106,8 +109,6 @@ class AsyncFanout:
     def _bind(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            if self._loop is not None:
-                self._members.abandon()
             self.after_fork()
             self._loop = loop
             self._members = _WatchedMembers(self._nodes, self._timeout, self._clock, self._observer, loop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,7 @@ from redlock.clock import clock, new_token, pauses
 from redlock.errors import LeaseLostError
 from redlock.events import LeaseLost, Observer, notify
 from redlock.lease import Grant, Term
-from redlock.node import Node, NodeSource, parse_nodes
+from redlock.node import Node, NodeSource, nodes_id, parse_nodes
 from redlock.plan import Plan
 from redlock.protocol import LockProtocol, fencing_token
 from redlock.settings import Duration, Settings, check_resource, seconds
@@ -31,10 +31,16 @@ class Rules:
     """The settings of a lock and the plans that follow from them; validated before any IO."""
 
     def __init__(
-        self, sources: Sequence[NodeSource], ttl: Duration, pause: wait_base, observer: Observer, **settings: Any
+        self,
+        sources: Sequence[NodeSource],
+        ttl: Duration,
+        pause: wait_base,
+        observer: Observer,
+        tolerate: Collection[str],
+        **settings: Any,
     ) -> None:
-        self.settings = Settings(ttl=seconds("ttl", ttl), **settings)
-        self.nodes: list[Node] = parse_nodes(sources)
+        self.nodes: list[Node] = parse_nodes(sources, tolerate)
+        self.settings = Settings(ttl=seconds("ttl", ttl), nodes_id=nodes_id(self.nodes), **settings)
         self.observer = observer
         self.protocol = LockProtocol(self.settings, len(self.nodes), clock, new_token, observer)
         self._pause = pause

@@ -11,14 +11,16 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redis.connection import AbstractConnection
 
-from redlock.node import Node, NodeFaultError, closing_fault, packed
+from redlock.facts import Facts, unfit
+from redlock.node import Node, NodeFaultError, closing_fault, disconnect, packed, socket_of, talk
 from redlock.plan import Clock, Command
-from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
+from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader
 
 __all__ = ["Link", "Slot"]
 
@@ -106,34 +108,20 @@ class Link:
         return self._slots[0].deadline if self._slots else None
 
     def open(self, timeout: float) -> None:
-        """Connect and make sure that a Redis server answers; blocks for about ``timeout`` a step.
+        """Connect, and make sure that a server answers which may be used; blocks for about ``timeout`` a step.
 
         Raises:
             NodeFaultError: It cannot be used now; nothing stays open.
         """
         connection = self.node.connect(timeout)
-        sock = _socket_of(connection)
-        reader = new_reader()
         try:
-            sock.settimeout(timeout)
-            sock.sendall(pack(("INFO", "server")))
-            while (reply := reader.gets()) is PENDING:
-                data = sock.recv(65_536)
-                if not data:
-                    raise NodeFaultError("the server closed the connection")
-                reader.feed(data)
-            self.run_id = _run_id(reply)
+            self.run_id = _check_server(talk(connection, "INFO"), self.node.tolerated)
+            sock = socket_of(connection)
             sock.setblocking(False)
-        except ProtocolError as error:
-            _disconnect(connection)
-            raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
-        except OSError as error:
-            _disconnect(connection)
-            raise NodeFaultError(f"{type(error).__name__}: {error}") from error
         except BaseException:
-            _disconnect(connection)
+            disconnect(connection)
             raise
-        self._connection, self._socket, self._reader, self.fileno = connection, sock, reader, sock.fileno()
+        self._connection, self._socket, self._reader, self.fileno = connection, sock, new_reader(), sock.fileno()
 
     def send(self, slot: Slot) -> None:
         """Queue a command; `flush` writes it."""
@@ -221,7 +209,7 @@ class Link:
                     owed += undos
             except OSError:
                 owed += undos
-            _disconnect(connection)
+            disconnect(connection)
         self._unsent.clear()
         for slot in slots:
             slot.answer(fault)
@@ -237,29 +225,20 @@ class Link:
         self._unsent.clear()
 
 
-def _socket_of(connection: AbstractConnection) -> socket.socket:
-    """Return the connected socket; redis-py has no public name for it, and all supported releases have this one."""
-    found: Any = connection._sock  # noqa: SLF001
-    if not isinstance(found, socket.socket):
-        raise NodeFaultError("the connection was closed at once")
-    return found
-
-
-def _disconnect(connection: AbstractConnection) -> None:
-    connection.disconnect()  # type: ignore[no-untyped-call]
-
-
-def _run_id(reply: Any) -> str | None:
-    """Return the server's run id; None where INFO is not allowed.
+def _check_server(info: Any, tolerated: Collection[str]) -> str | None:
+    """Return a server's run id; None where INFO is not allowed.
 
     Raises:
-        NodeFaultError: The server cannot be used now (loading, not authenticated, ...).
+        NodeFaultError: The server cannot be used now (loading, not authenticated, ...) or is unfit to be a node.
     """
-    if isinstance(reply, ReplyError):
-        if str(reply).startswith("NOPERM") or "unknown command" in str(reply).lower():
+    if isinstance(info, ReplyError):
+        if str(info).startswith("NOPERM") or "unknown command" in str(info).lower():
             return None
-        raise closing_fault(reply) or NodeFaultError(str(reply))
-    if not isinstance(reply, bytes):
-        raise ProtocolError(f"INFO answered {str(reply)[:40]!r}")
-    lines = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
-    return lines.get("run_id")
+        raise closing_fault(info) or NodeFaultError(str(info))
+    if not isinstance(info, bytes):
+        raise NodeFaultError(f"not a Redis server (INFO answered {str(info)[:40]!r})", permanent=True)
+    facts = Facts.parse(info.decode(errors="replace"))
+    if finding := unfit(facts, tolerated):
+        # a replica may be promoted any time; the rest stays until somebody changes a setting
+        raise NodeFaultError(f"{finding.text}; {finding.remedy}", permanent=finding.rule != "replica")
+    return facts.run_id

@@ -5,8 +5,10 @@ redis-py's exceptions end here; everything above knows votes and faults.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Sequence
+import socket
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import redis
@@ -15,9 +17,10 @@ from redis.connection import AbstractConnection
 from redis.retry import Retry
 
 from redlock.errors import SettingsError
+from redlock.facts import RULES
 from redlock.plan import Command
 from redlock.quorum import Vote, VoteKind
-from redlock.resp import ReplyError, pack
+from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
 
 __all__ = ["Node", "NodeFaultError", "NodeSource", "packed", "parse_nodes", "vote"]
 
@@ -59,9 +62,11 @@ class Node:
 
     Args:
         source: URL or redis-py client.
+        tolerated: Rules of `facts.RULES` that are not held against the server.
     """
 
-    def __init__(self, source: NodeSource) -> None:
+    def __init__(self, source: NodeSource, tolerated: Collection[str] = ()) -> None:
+        self.tolerated = frozenset(tolerated)
         pool = _pool(source)
         self._connection_class: type[AbstractConnection] = pool.connection_class
         self._options = {name: value for name, value in pool.connection_kwargs.items() if name not in _NOT_OURS}
@@ -98,6 +103,45 @@ class Node:
         return connection
 
 
+def nodes_id(nodes: Sequence[Node]) -> str:
+    """Return a short hash of a node list, the same for every order."""
+    return hashlib.sha256("\n".join(sorted(node.name for node in nodes)).encode()).hexdigest()[:8]
+
+
+def talk(connection: AbstractConnection, *command: str | int) -> Any:
+    """Send one command and wait for its reply, at most for the connection's time-out; an error reply is returned.
+
+    Raises:
+        NodeFaultError: The connection failed, or what answers is no Redis server.
+    """
+    sock, reader = socket_of(connection), new_reader()
+    try:
+        sock.sendall(pack(command))
+        while (reply := reader.gets()) is PENDING:
+            data = sock.recv(65_536)
+            if not data:
+                raise NodeFaultError("the server closed the connection")
+            reader.feed(data)
+    except ProtocolError as error:
+        raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
+    except OSError as error:
+        raise NodeFaultError(f"{type(error).__name__}: {error}") from error
+    return reply
+
+
+def socket_of(connection: AbstractConnection) -> socket.socket:
+    """Return the connected socket; redis-py has no public name for it, and all supported releases have this one."""
+    found: Any = connection._sock  # noqa: SLF001
+    if not isinstance(found, socket.socket):
+        raise NodeFaultError("the connection was closed at once")
+    return found
+
+
+def disconnect(connection: AbstractConnection) -> None:
+    """Close a connection."""
+    connection.disconnect()  # type: ignore[no-untyped-call]
+
+
 _PARAMETERS = inspect.signature(AbstractConnection.__init__).parameters
 
 
@@ -117,15 +161,21 @@ def _pool(source: NodeSource) -> redis.ConnectionPool:
         raise SettingsError(f"cannot read the URL of node {address!r}: {type(error).__name__}") from None
 
 
-def parse_nodes(sources: Sequence[NodeSource | Node]) -> list[Node]:
+def parse_nodes(sources: Sequence[NodeSource | Node], tolerated: Collection[str] = ()) -> list[Node]:
     """Return the nodes in the given order.
+
+    Args:
+        sources: Where they are.
+        tolerated: Rules that are not held against a server: "same_server", "replica", "cluster", "evicting".
 
     Raises:
         SettingsError: There are none, one cannot be read, or one is listed twice.
     """
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
         raise SettingsError("nodes must be a list of URLs or clients, one per independent server")
-    nodes = [source if isinstance(source, Node) else Node(source) for source in sources]
+    if unknown := set(tolerated) - set(RULES):
+        raise SettingsError(f"tolerate knows {', '.join(RULES)}, not {', '.join(sorted(unknown))}")
+    nodes = [source if isinstance(source, Node) else Node(source, tolerated) for source in sources]
     if not nodes:
         raise SettingsError("nodes must name at least one server")
     names = [node.name for node in nodes]

@@ -6,7 +6,19 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib import resources
 
-__all__ = ["ACQUIRE", "ADMISSION", "ADMIT", "EXTEND", "FENCE", "MARKER", "PING", "RELEASE", "Script", "load"]
+__all__ = [
+    "ACQUIRE",
+    "ADMISSION",
+    "ADMIT",
+    "EXTEND",
+    "FENCE",
+    "MARKER",
+    "PING",
+    "PLAIN_ACQUIRE",
+    "RELEASE",
+    "Script",
+    "load",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +67,5 @@ FENCE = load("redlock", "fence")
 RELEASE = load("redlock", "release", by_text=True)
 ADMIT = load("redlock", "admit", head=ADMISSION)
 MARKER = load("redlock", "marker")
+PLAIN_ACQUIRE = load("redlock", "plain_acquire")
 PING = load("redlock", "ping", by_text=True)

@@ -61,6 +61,7 @@ class Settings:
         restart_guard: Whether a node that forgot has to wait; default True. Without it two holders are possible after
             a restart.
         counter_life: Seconds for which an unused fencing counter is kept; default one day.
+        nodes_id: A hash of the node list, for the audit to compare; set by what knows the list.
     """
 
     namespace: str = "redlock"
@@ -70,6 +71,7 @@ class Settings:
     drift: float = 0.01
     restart_guard: bool = True
     counter_life: float = 86_400.0
+    nodes_id: str = "-"
 
     def __post_init__(self) -> None:
         if not isinstance(self.namespace, str) or not self.namespace or not self.namespace.isprintable():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from tenacity.wait import wait_base
 
+from redlock.audit import NodeReport, audit
 from redlock.driver import Nodes
 from redlock.errors import LeaseLostError
 from redlock.events import Observer, log_event
@@ -67,6 +68,7 @@ class Redlock:
         ttl: Life of a lease in seconds, or a timedelta; default 10.
         pause: Tenacity wait strategy between attempts; default random from 0.02 to 0.2 s.
         observer: Is called with each event; default: log it.
+        tolerate: What to use although it can never be safe: "same_server", "replica", "cluster", "evicting".
         **settings: The other fields of `Settings`: namespace, max_ttl, node_timeout, drift, restart_guard.
     Raises:
         SettingsError: Something can never work. Nothing was sent; a node that is down is no such thing.
@@ -79,9 +81,10 @@ class Redlock:
         *,
         pause: wait_base = DEFAULT_PAUSE,
         observer: Observer = log_event,
+        tolerate: Collection[str] = (),
         **settings: Any,
     ) -> None:
-        self._rules = Rules(nodes, ttl, pause, observer, **settings)
+        self._rules = Rules(nodes, ttl, pause, observer, tolerate, **settings)
         self._nodes = Nodes(self._rules.nodes, self._rules.settings.node_timeout, observer)
         self._renewer = Renewer(self._nodes)
 
@@ -160,6 +163,10 @@ class Redlock:
             QuorumUnreachableError: A node does not answer.
         """
         self._nodes.run(self._rules.protocol.bootstrap(force=force))
+
+    def audit(self) -> list[NodeReport]:
+        """Find out about each node what may go wrong; see `NodeReport`. Takes some round trips per node."""
+        return audit(self._rules.nodes, self._rules.settings)
 
     def close(self) -> None:
         """Stop renewing and close the connections; leases that are still held run out."""

@@ -79,14 +79,14 @@ def _rows(report: Report) -> list[tuple[str, int, str, bool]]:
         ("payments", report.distinct, "", False),
         ("messages sent", report.sent, "one payment in five is sent twice", False),
         ("deliveries", report.deliveries, "sent, redelivered or deferred ones", False),
-        ("body starts", report.started, f"{report.repeated:,} more than completed payments", False),
+        ("body starts", report.started, f"beyond one per completed payment: {report.repeated:,}", False),
         ("completed", report.completed, "recorded on a majority of nodes, and charged", False),
         ("duplicates skipped", report.skipped, "the payment was completed", False),
         ("busy deferrals", report.busy, "another delivery ran the payment", False),
         ("no-quorum deferrals", report.unavailable, "too few nodes answered", False),
         ("takeovers", report.takeovers, "claims of dead workers that ran out", False),
         ("leases lost", report.lease_lost, "a run went on that others might repeat", False),
-        ("workers killed", report.workers_killed, f"{report.cut_off:,} runs were under way in them", False),
+        ("workers killed", report.workers_killed, f"runs under way in them: {report.cut_off:,}", False),
         ("nodes killed", report.nodes_killed, "of three; started again with its data", False),
         ("charge requests", report.requests, "what the gateway was asked for", False),
         ("charges", report.charges, "what it did", False),
@@ -103,8 +103,8 @@ def _remarks(report: Report) -> list[str]:
     elif report.repeated:
         known = report.requests - report.charges
         remarks.append(
-            f"{report.repeated:,} bodies ran again: their worker was killed before the completion was recorded, and "
-            f"that cannot be helped. {known:,} of them had charged already; they handed current_run().key to the "
+            f"Bodies that ran again: {report.repeated:,}. Their worker was killed before the completion was recorded, "
+            f"and nobody can know how far it had got. Charged already: {known:,}. They handed current_run().key to the "
             "gateway as its idempotency key, so it did not charge again."
         )
     if not report.finished:

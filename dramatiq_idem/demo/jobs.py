@@ -21,7 +21,7 @@ import redis
 from dramatiq.brokers.redis import RedisBroker
 
 from dramatiq_idem.demo.gateway import Gateway
-from dramatiq_idem.demo.journal import BOOTED, RETURNED, STARTED, Journal
+from dramatiq_idem.demo.journal import BOOTED, CHARGED, RETURNED, STARTED, Journal
 from dramatiq_idem.demo.traffic import PaymentEvent
 from dramatiq_idem.middleware import Idempotency
 from dramatiq_idem.runs import current_run
@@ -115,6 +115,7 @@ def worker() -> None:
         time.sleep(_BODY[0])
         run = current_run()
         made = gateway.charge(payment, run.key if run and site.without != "gateway-key" else None)
+        journal.write(CHARGED, payment)
         time.sleep(_BODY[1])
         journal.write(RETURNED, payment)
         return made

@@ -1,6 +1,6 @@
 """What workers did, in one file per worker: a line is with the kernel before its job goes on, so a SIGKILL loses none.
 
-A line is "<kind> <payment>". The job writes `STARTED` and `RETURNED`, the middleware's observer the others.
+A line is "<kind> <payment>". The job writes `STARTED`, `CHARGED` and `RETURNED`, the middleware's observer the others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Final
 from dramatiq_idem import events
 from redlock import Event
 
-__all__ = ["BOOTED", "COMPLETED", "RETURNED", "STARTED", "Journal", "JournalReader", "kind_of"]
+__all__ = ["BOOTED", "CHARGED", "COMPLETED", "RETURNED", "STARTED", "Journal", "JournalReader", "kind_of"]
 
 BOOTED: Final = "booted"
 STARTED: Final = "started"
+CHARGED: Final = "charged"
 RETURNED: Final = "returned"
 COMPLETED: Final = "completed"
 

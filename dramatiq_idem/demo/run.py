@@ -19,7 +19,7 @@ from dramatiq_idem.demo.display import Display
 from dramatiq_idem.demo.drill import Drill, Step
 from dramatiq_idem.demo.gateway import Gateway
 from dramatiq_idem.demo.jobs import LEASE, NAMESPACE, QUEUE, Site, connect, declare, ignore
-from dramatiq_idem.demo.journal import BOOTED, COMPLETED, RETURNED, STARTED, JournalReader
+from dramatiq_idem.demo.journal import BOOTED, CHARGED, COMPLETED, RETURNED, STARTED, JournalReader
 from dramatiq_idem.demo.traffic import Delivery
 from dramatiq_idem.demo.workers import Workers
 from redlock import Redlock
@@ -29,6 +29,9 @@ __all__ = ["Options", "run"]
 
 _WORKERS: Final = 2
 _TICK: Final = 0.05
+_AIMING: Final = 1.0
+"""Seconds in which the worst moment for a kill must come."""
+_GLANCE: Final = 0.005
 _BATCH: Final = 400
 """Messages that are sent in one tick at most."""
 
@@ -146,13 +149,30 @@ class _Scene:
         self.sent = max(self.sent, allowed)
 
     def _kill_worker(self, index: int) -> str:
-        group = self._workers.kill(index)
+        """Kill in the worst moment, if it comes soon: while a payment is charged and its completion not recorded."""
+        group = self._workers.group(index)
+        give_up = time.monotonic() + _AIMING
+        while self._is_between_payments(index) and time.monotonic() < give_up:
+            time.sleep(_GLANCE)
+        self._workers.kill(index)
         self.workers_killed += 1
+        started, charged = self._under_way(STARTED, group), self._under_way(CHARGED, group)
+        self.cut_off += started
+        return f"worker {index + 1} gets SIGKILL: payments under way in it: {started}, charged: {charged}"
+
+    def _is_between_payments(self, index: int) -> bool:
+        """Freeze a worker and look; it stays frozen if a payment is charged and not completed in it."""
+        self._workers.pause(index)
+        time.sleep(_GLANCE)
+        if self._under_way(CHARGED, self._workers.group(index)):
+            return False
+        self._workers.resume(index)
+        return True
+
+    def _under_way(self, kind: str, group: int) -> int:
+        """Return how many payments got as far as this in a worker, and not to their end."""
         self._journals.read()
-        ended = self._journals.payments(self._last_line, group)
-        under_way = self._journals.payments(STARTED, group) - ended
-        self.cut_off += under_way.total()
-        return f"worker {index + 1} gets SIGKILL: {under_way.total()} payments were under way in it"
+        return (self._journals.payments(kind, group) - self._journals.payments(self._last_line, group)).total()
 
     def _start_worker(self, index: int) -> str:
         self._workers.start(index)

@@ -71,12 +71,22 @@ class Workers:
             )
         self._tell_watchdog()
 
-    def kill(self, index: int) -> int:
-        """End a worker's whole process group with SIGKILL; return its process group."""
-        process = self._running.pop(index)
-        _kill_group(process)
+    def group(self, index: int) -> int:
+        """Return a running worker's process group."""
+        return self._running[index].pid
+
+    def pause(self, index: int) -> None:
+        """Freeze a worker (SIGSTOP), to look at what it is doing."""
+        os.killpg(self.group(index), signal.SIGSTOP)
+
+    def resume(self, index: int) -> None:
+        """Let a frozen worker go on (SIGCONT)."""
+        os.killpg(self.group(index), signal.SIGCONT)
+
+    def kill(self, index: int) -> None:
+        """End a worker's whole process group with SIGKILL."""
+        _kill_group(self._running.pop(index))
         self._tell_watchdog()
-        return process.pid
 
     def check(self) -> None:
         """Raise RedlockError, with the end of the log, if a worker ended that nobody killed."""

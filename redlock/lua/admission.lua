@@ -1,7 +1,7 @@
 -- Shared head of the scripts that may grant something: may this node vote?
 -- A node that forgot (restarted empty, flushed, replaced by a replica) must not vote before every lease that it
 -- may have forgotten has ended. Its marker says which server, under which identity, votes since when.
--- marker: "<identity> <since, ms> <max_ttl, ms> <records|leases>"
+-- marker: "<identity> <since, ms> <max_ttl, ms> <records|leases> <hash of the node list>"
 
 local function now_ms()
   local time = redis.call('TIME')

@@ -1,7 +1,7 @@
 -- Write this node's marker, unless it changed since the refusal that asked for it.
 -- KEYS: 1 marker. ARGV: 1 the marker as it was seen ('' for none), 2 max_ttl in ms, 3 rights, 4 since:
 --   'now' (it forgot something), 'boot' (nothing was ever here: it serves since the server started),
---   'keep' (only max_ttl or the rights change), 'ever' (somebody decided that nothing was forgotten).
+--   'keep' (only max_ttl or the rights change), 'ever' (somebody decided that nothing was forgotten). 5 hash of the node list.
 -- Returns {1, marker, age in ms} | {0, 'changed', marker}.
 local seen = redis.call('GET', KEYS[1]) or ''
 if seen ~= ARGV[1] then return {0, 'changed', seen} end
@@ -16,6 +16,6 @@ elseif ARGV[4] == 'keep' then
 elseif ARGV[4] == 'ever' then
   since = 0
 end
-local marker = string.format('%s %.0f %s %s', identity(), since, ARGV[2], ARGV[3])
+local marker = string.format('%s %.0f %s %s %s', identity(), since, ARGV[2], ARGV[3], ARGV[5])
 redis.call('SET', KEYS[1], marker)
 return {1, marker, now - since}

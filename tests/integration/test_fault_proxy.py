@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.tools import fault_proxy
 from tests.tools.fault_proxy import MODES, FaultProxy
 
 SOON = 5.0  # seconds; a reply that should come fails the test after this
@@ -76,6 +77,12 @@ def ask(connection: socket.socket, line: bytes) -> bytes:
     return connection.recv(1024)
 
 
+def ask_anew(proxy: FaultProxy) -> bytes:
+    """Open a connection of its own for one request; an end without a reply is an error too."""
+    with connect(proxy) as connection:
+        return ask(connection, b"lost\n") or connection.recv(1)
+
+
 def hears_nothing(connection: socket.socket) -> bool:
     """Say whether nothing arrives for a while on a connection that stays open."""
     connection.settimeout(NEVER)
@@ -125,9 +132,8 @@ def test_reset_resets_open_and_new_connections(proxy: FaultProxy, client: socket
     proxy.set("reset")
     with pytest.raises(ConnectionResetError):
         client.recv(1)
-    with pytest.raises(ConnectionError), connect(proxy) as fresh:
-        ask(fresh, b"lost\n")
-        fresh.recv(1)
+    with pytest.raises(ConnectionError):
+        ask_anew(proxy)
     assert proxy.observed["reset"] == 2
     assert echo.executed == [b"hello\n"]
 
@@ -266,9 +272,8 @@ def test_node_that_is_down_resets_the_client() -> None:
     """A proxy without a node behind it looks like a broken node, and comes up with it."""
     with EchoServer() as gone:
         address = gone.server_address
-    with FaultProxy(*address) as proxy, pytest.raises(ConnectionError), connect(proxy) as client:
-        ask(client, b"anybody?\n")
-        client.recv(1)
+    with FaultProxy(*address) as proxy, pytest.raises(ConnectionError):
+        ask_anew(proxy)
 
 
 def test_end_of_a_client_reaches_the_node_and_back(proxy: FaultProxy, client: socket.socket) -> None:
@@ -312,6 +317,4 @@ def test_wrong_modes_are_refused_and_change_nothing(
 
 def test_every_mode_is_in_the_documentation() -> None:
     """The table of modes in the docstring is complete."""
-    from tests.tools import fault_proxy  # noqa: PLC0415 - the module itself, for its docstring
-
     assert all(f"    {mode}" in fault_proxy.__doc__ for mode in MODES)

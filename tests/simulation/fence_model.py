@@ -332,4 +332,4 @@ def _with_node(state: State, index: int, node: Node) -> State:
 
 
 def _put(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
-    return items[:index] + (item,) + items[index + 1 :]
+    return (*items[:index], item, *items[index + 1 :])

@@ -53,7 +53,8 @@ class Rules:
         read_repair: A done record seen on fewer than W nodes is put on the others before anybody acts on it.
         repair_moves_up: A repair replaces a record by a higher one only.
         repair_reads_enough: A repair reads N - W + 1 nodes that remember, not one fewer.
-        repair_waits: A repair starts once no attempt is left that counted a reply from before the amnesia.
+        repair_waits: A repair starts once no attempt (or forget) is left that counts a reply from before the amnesia.
+        grants_wait_for_leases: A node that forgot grants no claim, even repaired, while a lease from before may live.
         flag_names_identity: A repair gives the rights only to the incarnation of the node it started with.
         absence_needs_rights: A node that forgot does not vote that there is no record.
         acks_within_attempt: Acknowledgements of an earlier attempt are not counted.
@@ -69,6 +70,7 @@ class Rules:
     repair_moves_up: bool = True
     repair_reads_enough: bool = True
     repair_waits: bool = True
+    grants_wait_for_leases: bool = True
     flag_names_identity: bool = True
     absence_needs_rights: bool = True
     acks_within_attempt: bool = True
@@ -128,7 +130,7 @@ class Reply(NamedTuple):
         return f"{self.kind} {self.record or 'none'}"
 
 
-# --- the scripts: what one node does with its record -------------------------------------------------------------------
+# The scripts: what one node does with its record.
 
 
 def generation_of(record: Record | None) -> int:
@@ -208,17 +210,19 @@ def copy(record: Record | None, source: Record | None, rules: Rules) -> Record |
     return source if source and is_above(source, record) else record
 
 
-# --- the actors --------------------------------------------------------------------------------------------------------
+# The actors.
 
 
 @dataclass
 class Node:
-    """One node; `awaited` are the attempts that may still count a reply from before it forgot."""
+    """One node; `awaited` are the attempts that may still count a reply from before it forgot, `leases` their tokens."""
 
     record: Record | None = None
     has_rights: bool = True
     identity: int = 0
     awaited: set[tuple[int, int]] = field(default_factory=set)
+    awaits_forget: bool = False
+    leases: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -404,7 +408,7 @@ class World:
         else:
             self._forget()
 
-    # --- deliveries ----------------------------------------------------------------------------------------------------
+    # Deliveries.
 
     def _deliver(self) -> None:
         token = len(self.deliveries)
@@ -420,7 +424,7 @@ class World:
         if self._is_lost():
             return
         node = self.nodes[index]
-        rights, wanted = node.has_rights, delivery.generation
+        rights, wanted = node.has_rights and self._leases_are_over(node), delivery.generation
         reply = claim(node.record, delivery.token, wanted, has_rights=rights, ended=self.ended, rules=self.rules)
         if reply.kind == "granted":
             node.record = reply.record
@@ -633,7 +637,7 @@ class World:
         "completing": _completing,
     }
 
-    # --- nodes that forget, and the operator ---------------------------------------------------------------------------
+    # Nodes that forget, and the operator.
 
     def _may_forget(self, index: int) -> bool:
         """Say whether a node may forget: enough others remember, and no double run is unsettled."""
@@ -659,8 +663,20 @@ class World:
         node = self.nodes[index]
         node.record, node.has_rights, node.identity = None, False, node.identity + 1
         node.awaited = {(delivery.token, delivery.attempt) for delivery in self.deliveries if not delivery.is_over}
+        node.leases = {token for token, _ in node.awaited}
+        node.awaits_forget = self.forgetting is not None
         if self.repair and self.repair.node == index and self.rules.flag_names_identity:
             self.repair = None
+
+    def _leases_are_over(self, node: Node) -> bool:
+        """Say whether the guard's wait can be over: a lease from before lives on only where a quorum renews it."""
+        if not self.rules.grants_wait_for_leases:
+            return True
+        held = Counter(other.record.token for other in self.nodes if other.record and other.record.state == "running")
+        return all(
+            token in self.ended or self.deliveries[token].is_over or held[token] >= self.quorum
+            for token in node.leases
+        )
 
     def _to_repair(self) -> int | None:
         """Return a node whose repair may start: what was counted before it forgot is over."""
@@ -670,7 +686,8 @@ class World:
             if delivery.phase in ("claiming", "mending", "completing")
         }
         for index, node in enumerate(self.nodes):
-            if not node.has_rights and not (self.rules.repair_waits and node.awaited & under_way):
+            waits = node.awaited & under_way or (node.awaits_forget and self.forgetting)
+            if not node.has_rights and not (self.rules.repair_waits and waits):
                 return index
         return None
 
@@ -713,7 +730,7 @@ class World:
             self._note(f"forgotten everywhere, generation {self.generation}")
             self._deliver()
 
-    # --- the promises --------------------------------------------------------------------------------------------------
+    # The promises.
 
     def _settle(self, done: Record) -> None:
         self._check_result(done)
@@ -741,7 +758,7 @@ def most_common(done: Sequence[Record]) -> tuple[Record, int]:
     return Record("done", generation, token), count
 
 
-# --- searching, shortening, replaying ----------------------------------------------------------------------------------
+# Searching, shortening, replaying.
 
 Step = tuple[Operation, Sequence[float]]
 

@@ -19,8 +19,8 @@ Modes, with the arguments of `set`:
     cut(n)                      the connection is closed after n more bytes of replies
 
 A connection accepted while hanging stays mute for good; all others follow the mode of the moment. `observed` counts
-what really happened, by mode: chunks of bytes, or connections for refuse, reset, hang and "killed". Refused connections
-are the kernel's and cannot be seen, so refuse counts the times the port was closed and the open connections reset by it.
+what really happened, by mode: chunks of bytes, or connections for refuse, reset, hang and "killed". The kernel refuses
+connections unseen, so refuse counts the times the port was closed and the open connections that were reset by it.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _bound_socket(port: int) -> socket.socket:
     """Return a socket that holds the port; until it listens, the kernel refuses connections."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.setblocking(False)  # noqa: FBT003 - the standard library's signature
+    held.setblocking(False)
     held.bind(("127.0.0.1", port))
     return held
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -48,7 +49,9 @@ def not_admitted(reason: str, left_ms: int = 0, marker: str = "", *, node: str =
 
 def named(votes: Iterable[Vote]) -> list[Vote]:
     """Return the votes as those of n1, n2, ..."""
-    return [Vote(name, vote.kind, vote.reply, vote.cause, vote.permanent) for name, vote in zip(NAMES, votes)]
+    return [
+        Vote(name, vote.kind, vote.reply, vote.cause, vote.permanent) for name, vote in zip(NAMES, votes, strict=False)
+    ]
 
 
 def spelled(letters: str) -> list[Vote]:
@@ -87,3 +90,10 @@ def result_of(plan: Plan[Any], votes: Sequence[Vote] | None) -> Any:
     except StopIteration as end:
         return end.value
     raise AssertionError(f"the plan goes on with {step}")
+
+
+def cut_off(plan: Plan[Any]) -> None:
+    """End a plan that a test leaves in the middle: no driver does so without its undo."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            plan.throw(KeyboardInterrupt())

@@ -87,18 +87,25 @@ class RabbitmqServer:
             time.sleep(0.1)
 
     def _stop(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(10.0)
+        if self._process is None:
+            return
+        with contextlib.suppress(OSError, ValueError):  # the server first, so that its script can see it end
+            os.kill(int((self._directory / "pid").read_text()), signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10.0)
         self._stop_epmd()
 
     def _stop_epmd(self) -> None:
         """End the port mapper, which left our process group; it listens on a port that nobody else knows."""
-        epmd = shutil.which("epmd")
-        if epmd:
-            command = [epmd, "-port", str(self._epmd_port), "-kill"]
-            subprocess.run(command, check=False, capture_output=True, timeout=10.0)
+        command = ["epmd", "-port", str(self._epmd_port), "-kill"]
+        deadline = time.monotonic() + 5.0
+        while shutil.which("epmd") and time.monotonic() < deadline:  # it refuses while it believes the node alive
+            if b"Killed" in subprocess.run(command, check=False, capture_output=True, timeout=10.0).stdout:
+                return
+            time.sleep(0.1)
 
     def _env(self) -> dict[str, str]:
         home = str(self._directory)

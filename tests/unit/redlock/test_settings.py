@@ -121,8 +121,19 @@ def test_bad_setting_is_refused_by_name(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     "resource",
-    ["a", "with spaces", "new\r\nline", "nul\0", "{tag}", "*?[a]", "a:b", "über", "\N{RIGHT-TO-LEFT OVERRIDE}x", "🔒"]
-    + ["k" * LONGEST_KEY],
+    [
+        "a",
+        "with spaces",
+        "new\r\nline",
+        "nul\0",
+        "{tag}",
+        "*?[a]",
+        "a:b",
+        "über",
+        "\N{RIGHT-TO-LEFT OVERRIDE}x",
+        "🔒",
+        "k" * LONGEST_KEY,
+    ],
 )
 def test_any_text_may_name_a_resource(resource: str) -> None:
     assert check_resource(resource) == resource
@@ -150,11 +161,7 @@ def test_no_two_names_share_a_key(one: tuple[str, str], other: tuple[str, str]) 
     assert Settings().key("marker") not in {Settings().key(*one), Settings().key(*other)}
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [(("a", "lock:x"), ("a:lock", "x")), (("a", "lock:lock:x"), ("a:lock", "lock:x"))],
-)
-def test_no_two_namespaces_share_a_key(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_no_two_namespaces_share_a_key() -> None:
     """A separator in a namespace cannot lead into another one; refusing such a namespace is as good."""
 
     def key(namespace: str, name: str) -> str | None:
@@ -163,7 +170,7 @@ def test_no_two_namespaces_share_a_key(one: tuple[str, str], other: tuple[str, s
         except SettingsError:
             return None
 
-    assert key(*one) != key(*other)
+    assert key("a", "lock:x") != key("a:lock", "x")
 
 
 def test_keys_begin_with_the_namespace() -> None:
