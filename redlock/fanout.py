@@ -13,9 +13,7 @@ to a thread that still waits, together with the connections and what is in fligh
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import select
 import threading
 import time
 import weakref
@@ -23,9 +21,10 @@ from collections.abc import Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import Observer
-from redlock.members import OPENING_LINGER, Member, Members
+from redlock.members import Member
 from redlock.node import Node
 from redlock.plan import Broadcast, Clock, nobody
+from redlock.polling import PolledMembers
 from redlock.question import Question
 from redlock.quorum import Vote
 
@@ -35,52 +34,6 @@ _SWEEP_PAUSE = 0.05
 """Seconds between two looks after nodes that are owed something."""
 _GRACE = 0.05
 """Seconds after its deadline at which a waiting thread stops to rely on the leading one."""
-
-
-class _PolledMembers(Members):
-    """Members whose sockets one thread polls."""
-
-    def __init__(self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer) -> None:
-        super().__init__(nodes, timeout, clock, observer)
-        self._opened = threading.Event()
-        self._poll = select.poll()
-        self._by_fd: dict[int, Member] = {}
-
-    def watch(self, member: Member) -> None:
-        self._by_fd[member.link.fileno] = member
-        self._poll.register(member.link.fileno, select.POLLIN)
-
-    def unwatch(self, member: Member) -> None:
-        del self._by_fd[member.link.fileno]
-        self._poll.unregister(member.link.fileno)
-
-    def on_opened(self) -> None:
-        self._opened.set()
-
-    def connect(self, deadline: float) -> None:
-        """Open what may be opened; wait for it, until a moment, only where no quorum is connected."""
-        if not self.open_some():
-            return
-        while self.is_opening and (left := deadline - self._clock()) > 0:
-            self._opened.wait(left if self.is_short else min(left, OPENING_LINGER))
-            was_opened = self._opened.is_set()
-            self._opened.clear()
-            self.adopt()
-            if not was_opened:
-                break
-
-    def exchange(self, until: float) -> None:
-        """Wait until a node can be read or written, or until a moment, and read and write."""
-        for member in self.all:
-            if member.link.wants_to_write:
-                self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)
-        for fd, event in self._poll.poll(math.ceil(max(0.0, until - self._clock()) * 1000)):
-            member = self._by_fd[fd]
-            if event & select.POLLOUT:
-                self._poll.modify(fd, select.POLLIN)
-                self.guarded(member, member.link.flush)
-            if event & ~select.POLLOUT:
-                self.guarded(member, member.link.receive)
 
 
 class _Party:
@@ -139,7 +92,7 @@ class Fanout:
         _FANOUTS.add(self)
 
     def _start_afresh(self) -> None:
-        self._members = _PolledMembers(self._nodes, self._timeout, self._clock, self._observer)
+        self._members = PolledMembers(self._nodes, self._timeout, self._clock, self._observer)
         self._mutex = threading.Lock()
         self._inbox: list[_Party] = []
         self._active: list[_Party] = []

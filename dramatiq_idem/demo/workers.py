@@ -19,8 +19,8 @@ __all__ = ["Workers"]
 
 _COMMAND = (sys.executable, "-m", "dramatiq", "dramatiq_idem.demo.jobs:worker", "--processes", "1", "--threads", "8")
 _WATCHDOG = (
-    'while read -r line; do groups=$line; done; for group in $groups; do kill -9 -- "-$group"; done; '
-    '[ -z "$groups" ] || { sleep 0.2; rm -rf -- "$0"; }'
+    "while read -r line; do groups=$line; done; "
+    '[ -z "$groups" ] || { kill -s KILL -- $groups; sleep 0.2; rm -rf -- "$0"; }'
 )
 """Kills whom it read last, once the pipe closes: workers do not outlive this process, even if it gets SIGKILL."""
 
@@ -111,7 +111,7 @@ class Workers:
     def _tell_watchdog(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             if self._watchdog.stdin is not None:
-                groups = (str(process.pid) for process in self._running.values())
+                groups = (f"-{process.pid}" for process in self._running.values())
                 self._watchdog.stdin.write(f"{' '.join(groups)}\n".encode())
                 self._watchdog.stdin.flush()
 

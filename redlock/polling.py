@@ -1,0 +1,64 @@
+"""Members whose sockets are polled by whichever thread leads."""
+
+from __future__ import annotations
+
+import math
+import select
+import threading
+from collections.abc import Sequence
+
+from redlock.events import Observer
+from redlock.members import OPENING_LINGER, Member, Members
+from redlock.node import Node
+from redlock.plan import Clock
+
+__all__ = ["PolledMembers"]
+
+
+class PolledMembers(Members):
+    """Members, with the waiting of the thread driver; arguments as for `Members`."""
+
+    def __init__(self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer) -> None:
+        super().__init__(nodes, timeout, clock, observer)
+        self._opened = threading.Event()
+        self._poll = select.poll()
+        self._by_fd: dict[int, Member] = {}
+
+    def watch(self, member: Member) -> None:
+        """Begin to poll a socket."""
+        self._by_fd[member.link.fileno] = member
+        self._poll.register(member.link.fileno, select.POLLIN)
+
+    def unwatch(self, member: Member) -> None:
+        """Stop polling a socket."""
+        del self._by_fd[member.link.fileno]
+        self._poll.unregister(member.link.fileno)
+
+    def on_opened(self) -> None:
+        """Wake the leading thread."""
+        self._opened.set()
+
+    def connect(self, deadline: float) -> None:
+        """Open what may be opened; wait for it, until a moment, only where no quorum is connected."""
+        if not self.open_some():
+            return
+        while self.is_opening and (left := deadline - self._clock()) > 0:
+            self._opened.wait(left if self.is_short else min(left, OPENING_LINGER))
+            was_opened = self._opened.is_set()
+            self._opened.clear()
+            self.adopt()
+            if not was_opened:
+                break
+
+    def exchange(self, until: float) -> None:
+        """Wait until a node can be read or written, or until a moment, and read and write."""
+        for member in self.all:
+            if member.link.wants_to_write:
+                self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)
+        for fd, event in self._poll.poll(math.ceil(max(0.0, until - self._clock()) * 1000)):
+            member = self._by_fd[fd]
+            if event & select.POLLOUT:
+                self._poll.modify(fd, select.POLLIN)
+                self.guarded(member, member.link.flush)
+            if event & ~select.POLLOUT:
+                self.guarded(member, member.link.receive)
