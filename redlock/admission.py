@@ -186,11 +186,13 @@ def raise_max_ttl(votes: Sequence[Vote], settings: Settings) -> Plan[None]:
     silent = [vote.node for vote, longest in zip(votes, known, strict=True) if longest is None]
     if silent:
         raise SettingsError(f"max_ttl can only be raised while all nodes vote; missing: {', '.join(silent)}")
-    wanted = max([settings.max_ttl_ms, *(longest.announced_ms for longest in known if longest)])
     refusals = [Refusal.of(vote) for vote in votes]
-    announce = [
-        _raised(refusal, longest, wanted, grants=False) for refusal, longest in zip(refusals, known, strict=True)
-    ]
+    wanted = max([settings.max_ttl_ms, *(longest.announced_ms for longest in known if longest)])
+    # A node that votes needs no telling of what it announced already; and that is enough for the lease in question.
+    told_before = [longest.announced_ms for longest, why in zip(known, refusals, strict=True) if longest and not why]
+    wanted = min([wanted, *told_before])
+    pairs = list(zip(refusals, known, strict=True))
+    announce = [_raised(refusal, longest, wanted, grants=False) for refusal, longest in pairs]
     answers = yield from _write(announce, settings)
     grant: list[Admission | None] = []
     for (refusal, longest), told, answer in zip(pairs, announce, answers, strict=True):
@@ -198,8 +200,6 @@ def raise_max_ttl(votes: Sequence[Vote], settings: Settings) -> Plan[None]:
             raise SettingsError(
                 f"max_ttl could not be raised on {answer.node}: {answer.cause or 'it changed meanwhile'}"
             )
-        if longest and longest.announced_ms < wanted and not told:
-            raise SettingsError("max_ttl is being raised by somebody else: try again")
         seen = replace(refusal, seen=str(answer.reply[0])) if refusal and told else refusal
         grant.append(_raised(seen, longest, wanted, grants=True))
     yield from _write(grant, settings)
@@ -212,7 +212,8 @@ def _raised(refusal: Refusal | None, longest: Longest | None, wanted: int, *, gr
     if not grants and longest.announced_ms >= wanted:
         return None
     granted_ms = wanted if grants else longest.granted_ms
-    return refusal.admission("max_ttl", Longest(wanted, granted_ms), marker.rights, "keep")
+    longest = Longest(max(wanted, longest.announced_ms), granted_ms)
+    return refusal.admission("max_ttl", longest, marker.rights, "keep")
 
 
 def vouch(markers: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
