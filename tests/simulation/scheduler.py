@@ -7,6 +7,7 @@ stopped for a while; one that drives plans by threads reads only while it asks, 
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -33,6 +34,10 @@ class InterruptedPlanError(BaseException):
     """What is thrown into a plan that is interrupted."""
 
 
+class _GoneError(BaseException):
+    """What ends a plan whose process is gone: it must not go on, and a generator must not be left to the collector."""
+
+
 class Scheduler:
     """Virtual time and everything that is going to happen in it.
 
@@ -46,6 +51,7 @@ class Scheduler:
         self.rng = Random(seed)
         self.history = History()
         self.seen: Counter[str] = Counter()
+        self.tasks: list[Task] = []
         self.digest = 0
         self.lines: list[tuple[float, str, str]] | None = [] if traces else None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -75,6 +81,12 @@ class Scheduler:
             self.digest = hash((self.digest, self.now, count))
             what(*args)
         raise RuntimeError(f"more than {most} events until {self.now}")
+
+    def close(self) -> None:
+        """End all plans."""
+        for task in self.tasks:
+            task.end()
+        self._heap.clear()
 
     def tell(self, who: str, text: str) -> None:
         """Write a line into the timeline, if there is one."""
@@ -192,6 +204,7 @@ class Task:
         self._plan: Generator[Any, Any, Any] | None = plan
         self._ask: _Ask | None = None
         process.tasks.append(self)
+        process.world.tasks.append(self)
         process.world.at(process.world.now, process.run, self.resume, None)
 
     @property
@@ -220,9 +233,12 @@ class Task:
         self._step(self._plan.throw, InterruptedPlanError())
 
     def end(self) -> None:
-        """Never go on: the process is gone."""
-        self._plan = None
+        """Never go on: the process is gone. What the plan still asks for is not done."""
+        plan, self._plan = self._plan, None
         self.turn += 1
+        with contextlib.suppress(StopIteration, _GoneError):
+            while plan is not None:
+                plan.throw(_GoneError())
 
     def _step(self, go_on: Callable[[Any], Any], value: Any) -> None:
         process = self.process
@@ -239,9 +255,10 @@ class Task:
             )
             return
         self.asked_for_one = isinstance(step, Broadcast)
-        self._ask = _Ask(process, [step] if self.asked_for_one else step, self)
-        process.on_ambush("ask")
-        process.run(self._start, self._ask, self.turn)
+        ask = self._ask = _Ask(process, [step] if self.asked_for_one else step, self)
+        turn = self.turn
+        process.on_ambush("ask")  # which may interrupt this very plan
+        process.run(self._start, ask, turn)
 
     def _start(self, ask: _Ask, turn: int) -> None:
         if self.turn == turn:

@@ -17,6 +17,7 @@ from redlock.link import Link, _check_server
 from redlock.members import Member, Members
 from redlock.node import NodeFaultError
 from redlock.resp import new_reader
+from tests.simulation.lua_runtime import ErrorReply
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sim_nodes import VirtualNode, encoded
 
@@ -171,10 +172,13 @@ class VirtualSocket:
             return
         self._reader.feed(data)
         replies = []
-        while (command := self._reader.gets()) is not False:
+        while not self._is_dead and (command := self._reader.gets()) is not False:
             if self.is_closed:
                 world.seen["late request"] += 1
-            replies.append(encoded(host.node.execute(command)))
+            reply = host.node.execute(command)
+            if type(reply) is ErrorReply:
+                world.seen[f"error reply: {reply.text.split()[0]}"] += 1
+            replies.append(encoded(reply))
             repeats = self.network.weather.repeats
             if repeats and world.rng.random() < repeats:
                 world.at(world.now + world.rng.random() * self.network.weather.longest, self._repeat, command)

@@ -21,8 +21,18 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-def make_redlock(events: list[Event]) -> Iterator[Callable[..., Redlock]]:
-    """Return a factory: `make_redlock(nodes, **options)`; the nodes as a group, URLs or clients."""
+def proxied() -> Iterator[Callable[[LocalNodes], list[FaultProxy]]]:
+    """Return a function that puts a proxy in front of every node of a group."""
+    with ExitStack() as stack:
+        yield lambda nodes: [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in nodes]
+
+
+@pytest.fixture
+def make_redlock(events: list[Event], proxied: object) -> Iterator[Callable[..., Redlock]]:
+    """Return a factory: `make_redlock(nodes, **options)`; the nodes as a group, URLs or clients.
+
+    They are closed before the proxies are, so that nobody connects to one that is closing.
+    """
     made: list[Redlock] = []
 
     def make(nodes: LocalNodes | Sequence[Any], **options: Any) -> Redlock:
@@ -48,10 +58,3 @@ def serving(make_redlock: Callable[..., Redlock]) -> Callable[..., Redlock]:
         return redlock
 
     return make
-
-
-@pytest.fixture
-def proxied() -> Iterator[Callable[[LocalNodes], list[FaultProxy]]]:
-    """Return a function that puts a proxy in front of every node of a group."""
-    with ExitStack() as stack:
-        yield lambda nodes: [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in nodes]
