@@ -22,6 +22,7 @@ from dramatiq_idem.record import (
     Unavailable,
     about_text,
     agreed,
+    is_forgetful,
     judge_claim,
 )
 from redlock import (
@@ -53,6 +54,7 @@ CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION)
 RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
 COMPLETE = load_script("dramatiq_idem", "record", "complete")
 ABANDON = load_script("dramatiq_idem", "record", "abandon")
+FENCE = load_script("dramatiq_idem", "record", "fence")
 UNDO = load_script("dramatiq_idem", "undo", by_text=True)
 
 
@@ -87,11 +89,13 @@ class Claim:
         request: What was asked for.
         record: As claimed; its token is ours.
         term: How long the claim may be trusted.
+        fences: The fencing counters of the nodes that granted it.
     """
 
     request: ClaimRequest
     record: Record
     term: Term
+    fences: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,7 @@ class ClaimProtocol:
         clock: Where the plans read the time.
         new_token: Returns a fresh owner token.
         observer: Is told of nodes that are admitted.
+        on_forgetful: Called when a node was met that cannot speak for the records; must be quick.
     """
 
     def __init__(
@@ -122,12 +127,14 @@ class ClaimProtocol:
         clock: Clock,
         new_token: Callable[[], str],
         observer: Observer,
+        on_forgetful: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._quorums = quorums
         self._clock = clock
         self._new_token = new_token
         self._observer = observer
+        self._on_forgetful = on_forgetful
 
     def claim(self, request: ClaimRequest) -> Plan[Outcome]:
         """Claim a key with one attempt, or two where the first let new nodes serve."""
@@ -154,10 +161,12 @@ class ClaimProtocol:
         for event in admitted:
             notify(self._observer, event)
         serves_now = any(event.wait_ms == 0 for event in admitted)
+        if any(is_forgetful(vote) for vote in votes):
+            self._on_forgetful()
         outcome = judge_claim(votes, self._quorums)
         if isinstance(outcome, Granted) and self._clock() < until:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
-            return Claim(request, outcome.record, term), serves_now
+            return Claim(request, outcome.record, term, outcome.fences), serves_now
         if any(vote.kind is not VoteKind.REFUSED for vote in votes):
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
         if isinstance(outcome, Granted):
@@ -201,6 +210,19 @@ class ClaimProtocol:
     def _is_answered(self, votes: Sequence[Vote | None]) -> bool:
         answers = sum(vote is not None and vote.kind is not VoteKind.UNKNOWN for vote in votes)
         return answers >= max(self._quorums.lease, self._quorums.absence)
+
+    def fence(self, claim: Claim) -> Plan[int | None]:
+        """Return the fencing token of a claim; None if it is no longer certain to be ours.
+
+        It is the largest counter among the grants; where no majority returned just that, the others are raised to it.
+        """
+        largest = max(claim.fences)
+        if claim.fences.count(largest) >= self._quorums.lease:
+            return largest
+        votes = yield self._to_all(
+            Command(FENCE, (self._key(claim.request),), (claim.record.token, largest)), is_decided
+        )
+        return largest if tally(votes) is Verdict.GRANTED else None
 
     def abandon(self, claim: Claim, state: State, reason: str = "") -> Plan[bool]:
         """Give a claim up, as free or failed; return whether a quorum still had it."""

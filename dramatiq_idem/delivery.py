@@ -12,8 +12,9 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from dramatiq import Message
+from dramatiq import Broker, Message
 from dramatiq.broker import MessageProxy
+from dramatiq.results import Results
 
 from dramatiq_idem.claims import Claim
 from dramatiq_idem.policies import DEFERRALS
@@ -21,7 +22,18 @@ from dramatiq_idem.record import Busy
 from dramatiq_idem.rules import MessageRules
 from dramatiq_idem.store import Keeper
 
-__all__ = ["Delivery", "Postponed", "attach", "deferred_copy", "encode_result", "mute_results", "of", "pop"]
+__all__ = [
+    "Delivery",
+    "Postponed",
+    "attach",
+    "decode_result",
+    "deferred_copy",
+    "encode_result",
+    "is_result_wanted",
+    "mute_results",
+    "of",
+    "pop",
+]
 
 _ATTRIBUTE = "_dramatiq_idem"
 _FIRST_BUSY_MS, _LONGEST_BUSY_MS = 250, 30_000
@@ -35,6 +47,7 @@ class Delivery:
     Args:
         rules: What holds for it; None until that is known.
         claim: The claim, once granted.
+        unclaimed: What to record the completion under, of a run that was let through without a quorum.
         keeper: Who renews it.
         result: The result as JSON while its completion is not recorded yet.
         finished_at: Clock reading at which the body had returned; None before.
@@ -43,6 +56,7 @@ class Delivery:
 
     rules: MessageRules | None = None
     claim: Claim | None = None
+    unclaimed: Claim | None = None
     keeper: Keeper | None = None
     result: str = ""
     finished_at: float | None = None
@@ -104,6 +118,24 @@ def deferred_copy(message: MessageProxy, busy: Busy | None) -> Postponed:
 def mute_results(message: MessageProxy) -> None:
     """Keep the Results middleware from storing None for a delivery that does not run; copies are not affected."""
     message.options["store_results"] = False
+
+
+def is_result_wanted(broker: Broker, message: MessageProxy) -> bool:
+    """Return whether somebody reads the message's result: it is stored, or handed to the next step of a pipeline."""
+    if message.options.get("pipe_target") is not None and not message.options.get("pipe_ignore"):
+        return True
+    options = broker.get_actor(message.actor_name).options
+    stored = [
+        message.options.get("store_results", options.get("store_results", middleware.store_results))
+        for middleware in broker.middleware
+        if isinstance(middleware, Results)
+    ]
+    return any(stored)
+
+
+def decode_result(text: str) -> Any:
+    """Return a recorded result; None for one that was not kept."""
+    return json.loads(text) if text else None
 
 
 def encode_result(result: object, most_bytes: int) -> str:

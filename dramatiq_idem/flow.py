@@ -13,6 +13,7 @@ queue, or when it goes to the dead letters with a reason. That somebody else run
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -25,8 +26,16 @@ from dramatiq.middleware import Interrupt, MiddlewareError, SkipMessage
 
 from dramatiq_idem import delivery as deliveries
 from dramatiq_idem import events
+from dramatiq_idem.body import Interrupter, expect_body
 from dramatiq_idem.claims import Claim, ClaimRequest, Outcome
-from dramatiq_idem.delivery import Delivery, deferred_copy, encode_result, mute_results
+from dramatiq_idem.delivery import (
+    Delivery,
+    decode_result,
+    deferred_copy,
+    encode_result,
+    is_result_wanted,
+    mute_results,
+)
 from dramatiq_idem.errors import (
     AcknowledgementHeldError,
     ClaimBusyError,
@@ -37,10 +46,11 @@ from dramatiq_idem.errors import (
     StoreUnavailableError,
 )
 from dramatiq_idem.policies import DEFERRALS
-from dramatiq_idem.record import Busy, Completed, State, Unavailable
+from dramatiq_idem.record import Busy, State, Unavailable
 from dramatiq_idem.rules import Rulebook
 from dramatiq_idem.runs import Run, enter_run, leave_run
 from dramatiq_idem.store import Store
+from dramatiq_idem.verdict import Refuse, Replay, RunIt, RunUnprotected, Skip, decide
 from redlock import Observer, clock, notify
 
 __all__ = ["Flow"]
@@ -49,6 +59,8 @@ _PATIENCE = 2.0
 """Seconds to wait for a quorum inside of a hook, before a message goes back or its acknowledgement is held."""
 _PROBE_PAUSE = 0.2
 """Seconds between attempts while the nodes cannot be asked."""
+_LONGEST_WAIT, _WAIT_PAUSE = 30.0, 0.1
+"""Seconds for which a worker waits for a busy key, where it is to wait, and between two looks."""
 _LONGEST_HOLD, _LONGEST_HOLD_STOPPING = 300.0, 10.0
 """Seconds for which an acknowledgement waits for its completion to be recorded: working, and once the worker stops."""
 
@@ -83,6 +95,7 @@ class Flow:
             SkipMessage: The body must not run; why the message may be acknowledged is settled.
         """
         leave_run()
+        expect_body(message.actor_name, None)
         delivery = Delivery()
         deliveries.attach(message, delivery)
         try:
@@ -97,57 +110,103 @@ class Flow:
         try:
             rules = delivery.rules = self._rules.of(broker, message)
         except (OptionError, KeyDerivationError) as error:
-            _refuse(message, str(error))
+            self._refuse(message, delivery, Refuse(MessageRefusedError(str(error))))
         if rules.key is None:
             if rules.policy.idempotent and rules.policy.require_key:
-                _refuse(message, "its arguments give no idempotency key, and one is required")
+                error = MessageRefusedError("its arguments give no idempotency key, and one is required")
+                self._refuse(message, delivery, Refuse(error))
             if rules.policy.idempotent:
-                self._tell(events.Unprotected, message, delivery)
+                self._tell(events.Unprotected, message, delivery, "no key")
             return
         holder = "" if rules.is_own_id else message.message_id
-        request = ClaimRequest(rules.name, holder, "", rules.policy.lease_ms, rules.policy.retention_ms)
+        policy = rules.policy
+        request = ClaimRequest(rules.name, holder, rules.fingerprint, policy.lease_ms, policy.retention_ms)
         started = clock()
-        outcome = self._claim(request)
-        if isinstance(outcome, Claim):
-            self._run(message, delivery, outcome)
-            self._tell(events.Claimed, message, delivery, outcome.record.takeovers, clock() - started)
-        elif isinstance(outcome, Completed):
-            self._tell(events.Skipped, message, delivery, outcome.record.message_id or message.message_id)
+        outcome = self._claim(request, waits=policy.on_busy == "wait")
+        action = decide(outcome, rules, message.message_id, is_result_wanted=is_result_wanted(broker, message))
+        if isinstance(action, RunIt):
+            self._run(message, delivery, action.claim)
+            self._tell(events.Claimed, message, delivery, action.claim.record.takeovers, clock() - started)
+        elif isinstance(action, RunUnprotected):
+            self._tell(events.Unprotected, message, delivery, action.reason)
+            if action.reason == "unavailable":
+                delivery.unclaimed = self._store.unclaimed(request)
+        elif isinstance(action, Replay):
+            self._tell(events.Replayed, message, delivery, action.record.message_id)
+            result = decode_result(action.record.tail)
+            expect_body(message.actor_name, lambda _function, _args, _kwargs: result)
+        elif isinstance(action, Skip):
+            self._tell(events.Skipped, message, delivery, action.other.message_id or message.message_id, action.reason)
             mute_results(message)
-            raise SkipMessage(f"{rules.key!r} is completed")
-        elif isinstance(outcome, Busy):
-            self._defer(broker, message, delivery, outcome, f"run by {outcome.record.message_id or message.message_id}")
+            raise SkipMessage(f"{rules.key!r} is {action.reason}")
+        elif isinstance(action, Refuse):
+            self._refuse(message, delivery, action)
         else:
-            self._defer(broker, message, delivery, None, "; ".join(f"{n}: {why}" for n, why in outcome.causes.items()))
+            self._defer(broker, message, delivery, action.busy, action.detail)
 
-    def _claim(self, request: ClaimRequest) -> Outcome:
-        """Claim, with some patience while no quorum can be asked; one thread at a time tries again."""
+    def _claim(self, request: ClaimRequest, *, waits: bool) -> Outcome:
+        """Claim, with some patience while no quorum can be asked; or, by choice, while somebody else runs the key."""
         outcome = self._store.claim(request)
-        give_up = clock() + _PATIENCE
-        while isinstance(outcome, Unavailable) and self.stopping_at is None:
-            if not self._probe.acquire(timeout=max(0.0, give_up - clock())):
-                break
-            try:
+        began = clock()
+        while self.stopping_at is None:
+            if isinstance(outcome, Unavailable) and clock() - began < _PATIENCE:
+                # one thread at a time tries; when it succeeds the others follow at once
+                if not self._probe.acquire(timeout=_PATIENCE):
+                    break
+                try:
+                    outcome = self._store.claim(request)
+                    if isinstance(outcome, Unavailable):
+                        time.sleep(_PROBE_PAUSE)
+                finally:
+                    self._probe.release()
+            elif isinstance(outcome, Busy) and waits and clock() - began < _LONGEST_WAIT:
+                time.sleep(min(_WAIT_PAUSE, outcome.left))
                 outcome = self._store.claim(request)
-                if isinstance(outcome, Unavailable):
-                    time.sleep(max(0.0, min(_PROBE_PAUSE, give_up - clock())))
-            finally:
-                self._probe.release()
-            if clock() >= give_up:
+            else:
                 break
         return outcome
 
     def _run(self, message: MessageProxy, delivery: Delivery, claim: Claim) -> None:
         """Let the body run under a claim that is kept alive."""
         delivery.claim = claim
+        interrupter = Interrupter() if delivery.rules and delivery.rules.policy.on_lost == "interrupt" else None
 
         def on_lost(cause: str) -> None:
             if delivery.finished_at is None:
                 self._tell(events.LeaseLost, message, delivery, cause)
+                if interrupter is not None:
+                    interrupter.fire()
+
+        def runner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with interrupter or contextlib.nullcontext():
+                result = function(*args, **kwargs)
+            return self._settled_result(message, delivery, claim, result)
 
         delivery.keeper = self._store.keep(claim, on_lost)
         message.options.pop(DEFERRALS, None)  # a retry of this run counts anew
-        enter_run(Run(delivery.key or "", claim))
+        expect_body(message.actor_name, runner)
+        enter_run(Run(delivery.key or "", claim, self._store))
+
+    def _settled_result(self, message: MessageProxy, delivery: Delivery, claim: Claim, result: Any) -> Any:
+        """Return the body's result; or, where the lease was lost and another run was completed, that one's.
+
+        A stored result never changes, and the other one may be stored already.
+        """
+        if not claim.term.is_lost:
+            return result
+        other = self._store.completion(claim.request.name)
+        if other is None or other.token == claim.record.token:
+            return result
+        self._tell(events.DoubleRun, message, delivery, other.message_id or message.message_id)
+        return decode_result(other.tail) if other.tail else result
+
+    def _refuse(self, message: MessageProxy, delivery: Delivery, refusal: Refuse) -> NoReturn:
+        """Send a message to the dead letters without running it."""
+        if refusal.claim is not None:
+            self._store.abandon(refusal.claim, State.FAILED, str(refusal.error))
+        self._tell(events.DeadLettered, message, delivery, str(refusal.error))
+        message.fail()
+        raise refusal.error
 
     def _defer(
         self, broker: Broker, message: MessageProxy, delivery: Delivery, busy: Busy | None, detail: str
@@ -168,10 +227,15 @@ class Flow:
     def leave(self, message: MessageProxy, result: object, exception: BaseException | None) -> None:
         """Record a completion, or give the claim up; the first call for a delivery counts."""
         leave_run()
+        expect_body(message.actor_name, None)
         delivery = deliveries.of(message)
-        if delivery is None or delivery.claim is None or delivery.finished_at is not None:
+        if delivery is None or delivery.finished_at is not None:
             return
         delivery.finished_at = clock()
+        if delivery.unclaimed is not None and exception is None and not message.failed:
+            self._store.complete(delivery.unclaimed, encode_result(result, self._max_result_bytes))
+        if delivery.claim is None:
+            return
         if exception is None and not message.failed:
             delivery.result = encode_result(result, self._max_result_bytes)
             try:
@@ -191,8 +255,10 @@ class Flow:
             return False
         delivery.claim = None
         delivery.end_claim()
-        is_ours = recorded.record.token == claim.record.token
-        self._tell(events.Completed, message, delivery, clock() - (delivery.finished_at or clock()), is_ours)
+        if recorded.record.token == claim.record.token:
+            self._tell(events.Completed, message, delivery, clock() - (delivery.finished_at or clock()))
+        else:
+            self._tell(events.DoubleRun, message, delivery, recorded.record.message_id or message.message_id)
         return True
 
     def give_up(self, message: MessageProxy) -> None:
@@ -253,9 +319,3 @@ class Flow:
 
     def _tell(self, event: Callable[..., Any], message: MessageProxy, delivery: Delivery, *details: Any) -> None:
         notify(self._observer, event(delivery.key, message.actor_name, message.message_id, *details))
-
-
-def _refuse(message: MessageProxy, reason: str) -> NoReturn:
-    """Send a message to the dead letters without running it."""
-    message.fail()
-    raise MessageRefusedError(reason)

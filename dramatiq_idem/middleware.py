@@ -16,6 +16,7 @@ import redis
 from dramatiq import Actor, Broker, Middleware, Worker
 from dramatiq.broker import MessageProxy
 
+from dramatiq_idem.body import wrap
 from dramatiq_idem.errors import OptionError, PlacementError
 from dramatiq_idem.flow import Flow
 from dramatiq_idem.placement import RULES, check_placement, position
@@ -26,7 +27,7 @@ from redlock import NODE_RULES, Observer, SettingsError, clock, log_event
 
 __all__ = ["Idempotency"]
 
-_STORE_OPTIONS = ("namespace", "write_quorum", "node_timeout", "drift", "max_ttl", "restart_guard")
+_STORE_OPTIONS = ("namespace", "write_quorum", "node_timeout", "drift", "max_ttl", "restart_guard", "durable_nodes")
 
 _logger = logging.getLogger("dramatiq_idem")
 
@@ -96,8 +97,9 @@ class Idempotency(Middleware):
         self._rules.declare(actor)
 
     def after_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
-        """Compile actors that were declared before this middleware was added."""
+        """Put our runner around the function; compile actors that were declared before this middleware was added."""
         self._rules.declare(actor)
+        wrap(actor)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         """Refuse to boot where the promises cannot be kept, before a single message is consumed."""

@@ -24,7 +24,18 @@ from urllib.parse import quote, unquote
 
 from redlock import Vote, VoteKind, quorum_size
 
-__all__ = ["Busy", "Completed", "Granted", "Quorums", "Record", "State", "Unavailable", "agreed", "judge_claim"]
+__all__ = [
+    "Busy",
+    "Completed",
+    "Granted",
+    "Quorums",
+    "Record",
+    "State",
+    "Unavailable",
+    "agreed",
+    "is_forgetful",
+    "judge_claim",
+]
 
 
 class State(str, enum.Enum):
@@ -131,9 +142,10 @@ class Quorums:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The key is ours: run the body."""
+    """The key is ours: run the body. `fences` are the counters of the nodes that granted it."""
 
     record: Record
+    fences: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +186,21 @@ def judge_claim(votes: Sequence[Vote], quorums: Quorums) -> Granted | Completed 
     absent = [answer for answer in granted if answer.has_rights]
     if not done and len(granted) >= quorums.lease and len(absent) >= quorums.absence:
         claims = [answer.record for answer in granted if answer.record]
-        return Granted(max(claims, key=lambda record: (record.generation, record.fence, record.takeovers)))
+        best = max(claims, key=lambda record: (record.generation, record.fence))
+        takeovers = max(record.takeovers for record in claims)
+        return Granted(replace(best, takeovers=takeovers), tuple(record.fence for record in claims))
     holders = [answer.record for answer in busy if answer.record]
     if holders and (len(busy) > quorums.nodes - quorums.lease or len(granted) + len(busy) == quorums.nodes):
         return Busy(holders[0], min(answer.left for answer in busy))
     causes = {vote.node: vote.cause or "unknown" for vote in votes if vote.kind is VoteKind.UNKNOWN}
     forgetful = [vote.node for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0] != "records"]
     return Unavailable(causes | dict.fromkeys(forgetful, "has forgotten records and cannot say that there is none"))
+
+
+def is_forgetful(vote: Vote) -> bool:
+    """Return whether an answer to a claim comes from a node that votes, but cannot speak for the records."""
+    answer = _Answer.of(vote)
+    return answer is not None and answer.said != "not admitted" and not answer.has_rights
 
 
 @dataclass(frozen=True, slots=True)

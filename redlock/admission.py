@@ -93,9 +93,12 @@ def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
     max_ttl_ms = _largest_max_ttl(votes, refusals, settings)
     result: list[Admission | None] = []
     for refusal in refusals:
-        if refusal and refusal.reason in FORGOT:
+        marker = Marker.parse(refusal.seen) if refusal else None
+        if refusal and marker and refusal.reason == "restarted" and settings.durable_nodes:
+            result.append(Admission(refusal.seen, refusal.reason, max_ttl_ms, marker.rights, "keep"))
+        elif refusal and refusal.reason in FORGOT:
             result.append(Admission(refusal.seen, refusal.reason, max_ttl_ms, rights, since))
-        elif refusal and refusal.reason == "max_ttl" and (marker := Marker.parse(refusal.seen)):
+        elif refusal and marker and refusal.reason == "max_ttl":
             result.append(Admission(refusal.seen, refusal.reason, max_ttl_ms, marker.rights, "keep"))
         else:
             result.append(None)
