@@ -73,7 +73,7 @@ class Interrupter:
         """Raise LeaseLostInterrupt in the body if it still runs."""
         with self._mutex:
             if isinstance(self._target, int):
-                raise_thread_exception(self._target, LeaseLostInterrupt)
+                raise_thread_exception(self._target, LeaseLostInterrupt)  # type: ignore[no-untyped-call]
             elif self._target is not None:
                 self._target.kill(LeaseLostInterrupt, block=False)
 

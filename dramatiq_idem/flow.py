@@ -47,7 +47,7 @@ from dramatiq_idem.errors import (
 )
 from dramatiq_idem.policies import DEFERRALS
 from dramatiq_idem.record import Busy, State, Unavailable
-from dramatiq_idem.rules import Rulebook
+from dramatiq_idem.rules import MessageRules, Rulebook
 from dramatiq_idem.runs import Run, enter_run, leave_run
 from dramatiq_idem.store import Store
 from dramatiq_idem.verdict import Refuse, Replay, RunIt, RunUnprotected, Skip, decide
@@ -107,14 +107,8 @@ class Flow:
             self._defer(broker, message, delivery, None, repr(error))
 
     def _enter(self, broker: Broker, message: MessageProxy, delivery: Delivery) -> None:
-        try:
-            rules = delivery.rules = self._rules.of(broker, message)
-        except (OptionError, KeyDerivationError) as error:
-            self._refuse(message, delivery, Refuse(MessageRefusedError(str(error))))
+        rules = self._rules_of(broker, message, delivery)
         if rules.key is None:
-            if rules.policy.idempotent and rules.policy.require_key:
-                error = MessageRefusedError("its arguments give no idempotency key, and one is required")
-                self._refuse(message, delivery, Refuse(error))
             if rules.policy.idempotent:
                 self._tell(events.Unprotected, message, delivery, "no key")
             return
@@ -143,6 +137,17 @@ class Flow:
             self._refuse(message, delivery, action)
         else:
             self._defer(broker, message, delivery, action.busy, action.detail)
+
+    def _rules_of(self, broker: Broker, message: MessageProxy, delivery: Delivery) -> MessageRules:
+        """Return what holds for the message; one that cannot be protected as it is meant to be is refused."""
+        try:
+            rules = delivery.rules = self._rules.of(broker, message)
+        except (OptionError, KeyDerivationError) as error:
+            self._refuse(message, delivery, Refuse(MessageRefusedError(str(error))))
+        if rules.key is None and rules.policy.idempotent and rules.policy.require_key:
+            reason = "its arguments give no idempotency key, and one is required"
+            self._refuse(message, delivery, Refuse(MessageRefusedError(reason)))
+        return rules
 
     def _claim(self, request: ClaimRequest, *, waits: bool) -> Outcome:
         """Claim, with some patience while no quorum can be asked; or, by choice, while somebody else runs the key."""

@@ -202,7 +202,7 @@ def _fingerprint(value: object, _place: _Place) -> Fingerprint:
     if value == NO_FINGERPRINT:
         return None
     if value == "all" or callable(value):
-        return value  # type: ignore[return-value]
+        return value
     if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) for name in value):
         return tuple(value)
     raise ValueError("'all', names of arguments, a function, or 'none'")

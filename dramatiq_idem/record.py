@@ -218,7 +218,7 @@ class _Answer:
         """Read a vote; None if the node said nothing about the key."""
         reply = vote.reply
         if vote.kind is VoteKind.UNKNOWN:
-            return cls("not admitted", int(reply[3]), False) if len(reply) > 3 else None
+            return cls("not admitted", int(reply[5]), False) if reply else None
         if vote.kind is VoteKind.GRANTED:
             record = Record.parse(str(reply[1]))
             return cls("granted", record.generation, reply[0] == "records", record)

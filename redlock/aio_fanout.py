@@ -50,6 +50,7 @@ class _WatchedMembers(Members):
         """Open what may be opened; wait for it, until a moment, only where no quorum is connected."""
         if not self.open_some():
             return
+        deadline -= (deadline - self._clock()) / 2  # the other half is for the nodes that are connected by then
         while self.is_opening and (left := deadline - self._clock()) > 0:
             try:
                 await asyncio.wait_for(self.opened.wait(), left if self.is_short else min(left, OPENING_LINGER))

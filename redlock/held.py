@@ -126,7 +126,7 @@ class HeldLease(Generic[L]):
 
     def renewal(self) -> Plan[bool]:
         """Return the plan that extends this lease once."""
-        return self._rules.protocol.extend(self.term, self.token)
+        return self._rules.protocol.extend(self.term, self.token, self._grant.fence)
 
     def on_lost(self, cause: str) -> None:
         """Be told by the renewer that the lease is lost."""

@@ -39,9 +39,13 @@ class PolledMembers(Members):
         self._opened.set()
 
     def connect(self, deadline: float) -> None:
-        """Open what may be opened; wait for it, until a moment, only where no quorum is connected."""
+        """Open what may be opened; wait for it, for half of the time until a moment, only where no quorum is connected.
+
+        The other half is for the nodes that are connected by then.
+        """
         if not self.open_some():
             return
+        deadline -= (deadline - self._clock()) / 2
         while self.is_opening and (left := deadline - self._clock()) > 0:
             self._opened.wait(left if self.is_short else min(left, OPENING_LINGER))
             was_opened = self._opened.is_set()

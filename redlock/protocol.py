@@ -10,7 +10,7 @@ majority of the configured nodes granted, for as long as the slowest of clocks a
 - An attempt that did not win takes back what it may have written, on all nodes that did not refuse: silence is not no.
 - Nodes may forget (admission.py), be slow, be down; a minority of them changes nothing.
 - Extend never revives: a reply that comes after validity ended counts for nothing. While the lease is valid, a node
-  that lost the key gets it back, and counts from the next round on.
+  that lost the key gets it back afterwards, and counts from the next round on.
 - Assumed: clocks run at rates within drift/2 of true time and do not step; nodes do not evict.
 """
 
@@ -24,7 +24,7 @@ from redlock.events import Observer, notify
 from redlock.lease import Grant, Term
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, take_back
 from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
-from redlock.scripts import ACQUIRE, EXTEND, FENCE, MARKER, PING, RELEASE
+from redlock.scripts import ACQUIRE, COUNTER, EXTEND, FENCE, HEAL, MARKER, PING, RELEASE
 from redlock.settings import Settings
 
 __all__ = ["LockProtocol", "check_nodes", "fencing_token", "retry_after", "trusted"]
@@ -88,7 +88,6 @@ class LockProtocol:
         votes: Sequence[Vote] | None = None
         try:
             votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided, ttl_ms)
-            admission.check_raise(votes)
             admitted = yield from admission.admit(votes, self._settings)
             fence = None
             if tally(votes) is Verdict.GRANTED and self._clock() < until:
@@ -110,47 +109,73 @@ class LockProtocol:
 
         Source: as for a register's write-back (Attiya, Bar-Noy, Dolev 1995); the model check is in the tests.
         """
+        if not counters:
+            return None
         largest = max(counters)
         if list(counters).count(largest) >= quorum_size(self._size):
             return largest
-        keys = (self._settings.key("lock", resource), self._settings.key("fence", resource))
-        command = Command(FENCE, keys, (token, largest, self._settings.counter_life_ms))
+        command = Command(FENCE, self._fence_keys(resource), (token, largest, self._settings.counter_life_ms))
         votes = yield self._to_all(command, is_decided)
         return largest if tally(votes) is Verdict.GRANTED else None
 
-    def extend(self, term: Term, token: str) -> Plan[bool]:
+    def extend(self, term: Term, token: str, fence: int | None = None) -> Plan[bool]:
         """Lengthen a lease by its ttl from now; return whether a quorum did so while it was valid.
 
-        A refusal by a quorum, or the end of validity, loses the lease; anything else may be tried again.
+        A refusal by a quorum, or the end of validity, loses the lease; anything else may be tried again. Nodes that
+        have forgotten the lease get it back afterwards, with its fencing token.
         """
         started = self._clock()
         if term.is_lost:
             return False
         ttl_ms = round(term.ttl * 1000)
-        votes = yield self._to_all(self._extend_command(term.resource, token, ttl_ms, "heal"), is_decided, ttl_ms)
+        votes = yield self._to_all(self._extend_command(term.resource, token, ttl_ms), is_decided, ttl_ms)
         until = started + trusted(ttl_ms, self._settings)
         if tally(votes) is Verdict.GRANTED and self._clock() < min(term.valid_until, until):
             term.extended(started, until)
+            yield from self._heal(term, token, fence, votes)
             return True
         if sum(bool(vote.reply) and vote.reply[0] == "held" for vote in votes) > self._size // 2:
             term.lose("a quorum of nodes is held by somebody else")
         term.postponed()
         return False
 
+    def _heal(self, term: Term, token: str, fence: int | None, votes: Sequence[Vote]) -> Plan[None]:
+        """Put a lease that is valid back where it was forgotten; those nodes count from the next round on.
+
+        A node's own time bounds it: the time in its answer and the validity that is left now, which is later. So a
+        command that arrives late brings nothing back.
+        """
+        left_ms = int((term.valid_until - self._clock()) * 1000 * (1 - self._settings.drift))
+        commands: list[Command | None] = []
+        for vote in votes:
+            is_gone = vote.kind is VoteKind.REFUSED and vote.reply[0] == "gone"
+            args = (token, int(vote.reply[1]) + left_ms if is_gone else 0, fence or 0, self._settings.counter_life_ms)
+            commands.append(Command(HEAL, self._fence_keys(term.resource), args) if is_gone else None)
+        if any(commands):
+            yield Broadcast(tuple(commands), self._settings.node_timeout)
+
     def attach(self, resource: str, token: str, ttl_ms: int) -> Plan[Grant]:
         """Go on with a lease that another process acquired, by extending it.
 
         Raises:
-            LockHeldError: It has ended, or is held under another token; nothing was changed.
+            LockHeldError: It has ended or is held under another token.
+            SettingsError: The ttl exceeds the max_ttl that the nodes know.
             QuorumUnreachableError: Too few nodes answered; a lease that still stands may have been extended.
         """
         started = self._clock()
         until = started + trusted(ttl_ms, self._settings)
-        votes = yield self._to_all(self._extend_command(resource, token, ttl_ms, "keep"), is_decided, ttl_ms)
+        votes = yield self._to_all(self._extend_command(resource, token, ttl_ms), is_decided, ttl_ms)
+        if any(vote.kind is VoteKind.REFUSED and vote.reply[0] == "max_ttl" for vote in votes):
+            raise SettingsError(
+                f"ttl {ttl_ms / 1000:g} s exceeds the max_ttl that the nodes know; acquire can raise it"
+            )
         if tally(votes) is not Verdict.GRANTED or self._clock() >= until:
             raise _refusal(resource, votes)
-        fence = yield from self._fence(resource, token, [vote.reply[1] for vote in _granted(votes)])
-        return Grant(resource, token, ttl_ms / 1000, started, until, fence, 0.0)
+        counters = yield self._to_all(Command(COUNTER, self._fence_keys(resource), (token,)), everybody)
+        answers = _granted(counters)
+        fence = yield from self._fence(resource, token, [vote.reply[0] for vote in answers])
+        spread = _clock_spread(answers) - (self._clock() - started) if answers else 0.0
+        return Grant(resource, token, ttl_ms / 1000, started, until, fence, spread)
 
     def release(self, resource: str, token: str) -> Plan[bool]:
         """Delete the lock where it is still ours; return whether a quorum still had it."""
@@ -177,9 +202,12 @@ class LockProtocol:
         undo = self._release_command(resource, token)
         return Command(ACQUIRE, (lock, self._settings.key("marker"), fence), args, undo)
 
-    def _extend_command(self, resource: str, token: str, ttl_ms: int, mode: str) -> Command:
-        keys = (self._settings.key("lock", resource), self._settings.key("fence", resource))
-        return Command(EXTEND, keys, (token, ttl_ms, mode))
+    def _extend_command(self, resource: str, token: str, ttl_ms: int) -> Command:
+        keys = (self._settings.key("lock", resource), self._settings.key("marker"))
+        return Command(EXTEND, keys, (token, ttl_ms, self._settings.guard))
+
+    def _fence_keys(self, resource: str) -> tuple[str, str]:
+        return self._settings.key("lock", resource), self._settings.key("fence", resource)
 
     def _release_command(self, resource: str, token: str) -> Command:
         return Command(RELEASE, (self._settings.key("lock", resource),), (token,), worth=self._settings.max_ttl)

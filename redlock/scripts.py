@@ -10,8 +10,10 @@ __all__ = [
     "ACQUIRE",
     "ADMISSION",
     "ADMIT",
+    "COUNTER",
     "EXTEND",
     "FENCE",
+    "HEAL",
     "MARKER",
     "PING",
     "PLAIN_ACQUIRE",
@@ -62,10 +64,12 @@ ADMISSION = load("redlock", "admission").text
 """Head of every script that may grant something: the function ``admission`` and what it needs."""
 
 ACQUIRE = load("redlock", "acquire", head=ADMISSION)
-EXTEND = load("redlock", "extend")
+EXTEND = load("redlock", "extend", head=ADMISSION)
+HEAL = load("redlock", "heal", head=ADMISSION)
+COUNTER = load("redlock", "counter", head=ADMISSION)
 FENCE = load("redlock", "fence")
 RELEASE = load("redlock", "release", by_text=True)
 ADMIT = load("redlock", "admit", head=ADMISSION)
-MARKER = load("redlock", "marker")
+MARKER = load("redlock", "marker", head=ADMISSION)
 PLAIN_ACQUIRE = load("redlock", "plain_acquire")
 PING = load("redlock", "ping", by_text=True)

@@ -1,7 +1,7 @@
 -- Claim a key on one node: running, unless it is done or somebody else runs it.
 -- KEYS: 1 record, 2 marker. ARGV: 1 token, 2 lease in ms, 3 guard, 4 retention in ms, 5 "<fingerprint> <message id>".
 -- Returns {1, rights, record, max_ttl} | {0, 'busy', ms left, record, rights, max_ttl}
---       | {0, 'done', rights, record, max_ttl} | {-1, reason, ms left, marker, generation}. rights 'leases': this node cannot speak for what it has forgotten.
+--       | {0, 'done', rights, record, max_ttl} | {-1, reason, ms left, marker, identity, now, generation}. rights 'leases': this node cannot speak for what it has forgotten.
 local now = now_ms()
 local value = redis.call('GET', KEYS[1])
 local record = parse(value)
@@ -10,7 +10,7 @@ if record and record.state == 'done' then
   return {0, 'done', refusal and 'leases' or rights, value, refusal and 0 or tonumber(max_ttl)}
 end
 if refusal then
-  refusal[5] = record and record.generation or 0
+  refusal[7] = record and record.generation or 0
   return refusal
 end
 

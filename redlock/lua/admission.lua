@@ -14,17 +14,18 @@ local function identity()
 end
 
 -- Returns nil and the marker's last two fields where the node may vote, else the refusal to answer:
--- {-1, reason, ms left or 0, the marker as it was seen}. guard is '0' where the user switched it off, else the factor
--- by which the wait exceeds max_ttl.
+-- {-1, reason, ms left or 0, the marker as it was seen, our identity, our time in ms}. guard is '0' where the user
+-- switched it off, else the factor by which the wait exceeds max_ttl.
 local function admission(marker_key, now, ttl, guard)
   if guard == '0' then return nil, ttl, 'records' end
   local marker = redis.call('GET', marker_key)
-  if not marker then return {-1, 'new', 0, ''} end
+  local me = identity()
+  if not marker then return {-1, 'new', 0, '', me, now} end
   local id, since, max_ttl, rights = string.match(marker, '^(%x+) (%d+) (%d+) (%a+)')
   if not id then return redis.error_reply('FOREIGN value at ' .. marker_key) end
-  if id ~= identity() then return {-1, 'restarted', 0, marker} end
-  if tonumber(ttl) > tonumber(max_ttl) then return {-1, 'max_ttl', 0, marker} end
+  if id ~= me then return {-1, 'restarted', 0, marker, me, now} end
+  if tonumber(ttl) > tonumber(max_ttl) then return {-1, 'max_ttl', 0, marker, me, now} end
   local left = math.ceil(tonumber(max_ttl) * tonumber(guard)) + 10 - (now - tonumber(since))
-  if left > 0 then return {-1, 'waiting', left, marker} end
+  if left > 0 then return {-1, 'waiting', left, marker, me, now} end
   return nil, max_ttl, rights
 end

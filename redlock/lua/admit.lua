@@ -1,21 +1,24 @@
--- Write this node's marker, unless it changed since the refusal that asked for it.
--- KEYS: 1 marker. ARGV: 1 the marker as it was seen ('' for none), 2 max_ttl in ms, 3 rights, 4 since:
+-- Write this node's marker, unless something changed since the refusal that asked for it, or that is too long ago: a
+-- request that was under way for long may meet a node that has forgotten once more.
+-- KEYS: 1 marker. ARGV: 1 the marker as it was seen ('' for none), 2 our identity as it was seen, 3 our time in ms after
+-- which it is too late, 4 max_ttl in ms, 5 rights, 6 since:
 --   'now' (it forgot something), 'boot' (nothing was ever here: it serves since the server started),
---   'keep' (only max_ttl or the rights change), 'ever' (somebody decided that nothing was forgotten). 5 hash of the node list.
+--   'keep' (only max_ttl changes, or nothing was forgotten), 'ever' (somebody vouches that nothing was forgotten),
+-- 7 hash of the node list.
 -- Returns {1, marker, age in ms} | {0, 'changed', marker}.
-local seen = redis.call('GET', KEYS[1]) or ''
-if seen ~= ARGV[1] then return {0, 'changed', seen} end
 local now = now_ms()
+local seen = redis.call('GET', KEYS[1]) or ''
+if seen ~= ARGV[1] or identity() ~= ARGV[2] or now > tonumber(ARGV[3]) then return {0, 'changed', seen} end
 local since = now
-if ARGV[4] == 'boot' then
+if ARGV[6] == 'boot' then
   -- uptime counts whole seconds, rounded either way: one second more is the latest start it can mean
   local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
   since = math.min(now, now - uptime * 1000 + 1000)
-elseif ARGV[4] == 'keep' then
+elseif ARGV[6] == 'keep' then
   since = tonumber(string.match(seen, '^%x+ (%d+)'))
-elseif ARGV[4] == 'ever' then
+elseif ARGV[6] == 'ever' then
   since = 0
 end
-local marker = string.format('%s %.0f %s %s %s', identity(), since, ARGV[2], ARGV[3], ARGV[5])
+local marker = string.format('%s %.0f %s %s %s', ARGV[2], since, ARGV[4], ARGV[5], ARGV[7])
 redis.call('SET', KEYS[1], marker)
 return {1, marker, now - since}

@@ -1,13 +1,11 @@
--- Lengthen a lease on one node; never shorten it, never touch another holder's key.
--- KEYS: 1 lock, 2 fencing counter. ARGV: 1 token, 2 ttl in ms, 3 'heal' to put a missing key back, or 'keep' not to.
--- Returns {1, 'extended', counter} | {0, 'recreated'} (this node had forgotten; it counts from the next round on)
---       | {0, 'gone'} | {0, 'held', ms left}.
+-- Lengthen a lease on one node; never shorten it, never touch another holder's key, never bring it back.
+-- KEYS: 1 lock, 2 marker. ARGV: 1 token, 2 ttl in ms, 3 guard.
+-- Returns {1, 'extended'} | {0, 'gone', our time in ms} | {0, 'held', ms left} | {0, 'max_ttl', the longest ttl here}.
 local holder = redis.call('GET', KEYS[1])
-if holder == ARGV[1] then
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-  return {1, 'extended', ARGV[3] == 'keep' and tonumber(redis.call('GET', KEYS[2]) or 0) or 0}
-end
-if holder then return {0, 'held', redis.call('PTTL', KEYS[1])} end
-if ARGV[3] == 'keep' then return {0, 'gone'} end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {0, 'recreated'}
+if not holder then return {0, 'gone', now_ms()} end
+if holder ~= ARGV[1] then return {0, 'held', redis.call('PTTL', KEYS[1])} end
+-- A lease that outlives max_ttl would outlive the wait of a node that forgets; no marker means that it just has.
+local max_ttl = ARGV[3] ~= '0' and string.match(redis.call('GET', KEYS[2]) or '', '^%x+ %d+ (%d+)')
+if max_ttl and tonumber(ARGV[2]) > tonumber(max_ttl) then return {0, 'max_ttl', max_ttl} end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return {1, 'extended'}
