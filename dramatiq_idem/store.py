@@ -114,7 +114,6 @@ class RedlockStore:
         where = parse_nodes(nodes, tolerate)
         settings = Settings(
             namespace=namespace,
-            ttl=min(10.0, max_ttl),
             max_ttl=max_ttl,
             node_timeout=node_timeout,
             drift=drift,

@@ -52,7 +52,7 @@ class Settings:
 
     Args:
         namespace: Prefix of every key on the nodes; default "redlock".
-        ttl: Life of a lease in seconds where none is given; default 10.
+        ttl: Life of a lease in seconds where none is given; default 10, or max_ttl if that is shorter.
         max_ttl: Longest ttl in seconds that anybody in the namespace uses; default 30. A node that forgot waits this
             long before it votes again.
         node_timeout: Seconds that a node has to answer; default 0.5.
@@ -67,7 +67,7 @@ class Settings:
     """
 
     namespace: str = "redlock"
-    ttl: float = 10.0
+    ttl: float | None = None
     max_ttl: float = 30.0
     node_timeout: float = 0.5
     drift: float = 0.01
@@ -87,11 +87,16 @@ class Settings:
         if self.node_timeout > self.max_ttl:
             raise SettingsError(f"node_timeout, {self.node_timeout:g} s, must not exceed max_ttl, {self.max_ttl:g} s")
         set_field(self, "counter_life", seconds("counter_life", self.counter_life, least=self.max_ttl))
-        set_field(self, "ttl", self.ttl_ms("ttl", self.ttl) / 1000)
+        self.ttl_ms("ttl", self.default_ttl)
 
     def ttl_ms(self, name: str, value: Duration | None = None) -> int:
         """Return a ttl in whole milliseconds; the default one where none is given."""
-        return milliseconds(name, self.ttl if value is None else value, most=self.max_ttl, drift=self.drift)
+        return milliseconds(name, self.default_ttl if value is None else value, most=self.max_ttl, drift=self.drift)
+
+    @property
+    def default_ttl(self) -> float:
+        """Life of a lease in seconds where none is given."""
+        return min(10.0, self.max_ttl) if self.ttl is None else self.ttl
 
     @property
     def max_ttl_ms(self) -> int:
