@@ -71,6 +71,16 @@ class Rulebook:
         self._actors[name] = (actor, rules)
         return rules
 
+    def warnings(self) -> list[str]:
+        """Return what the declared actors' options give up."""
+        given_up = (("on_busy", "skip", "a message may be lost"), ("on_done", "run", "a completed message runs again"))
+        return [
+            f"actor {name!r} has {option}={value!r}: {loss}"
+            for name, (_, rules) in self._actors.items()
+            for option, value, loss in given_up
+            if rules.policy.idempotent and getattr(rules.policy, option) == value
+        ]
+
     def of(self, broker: Broker, message: MessageProxy) -> MessageRules:
         """Return what holds for a message.
 
