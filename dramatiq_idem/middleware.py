@@ -1,5 +1,6 @@
-"""The middleware: Dramatiq's hooks. What happens before a body is in entry.py, after it in
-completion.py, and where the hooks have to stand in placement.py.
+"""The middleware: Dramatiq's hooks.
+
+What happens before a body is in entry.py, after it in completion.py, and where the hooks have to stand in placement.py.
 
 What Dramatiq does to a middleware decides the form. Whatever leaves a ``before_*`` hook and is no MiddlewareError is
 swallowed and the body runs: so every error becomes a deferral. ``after_*`` hooks swallow everything and acknowledge: so

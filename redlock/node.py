@@ -186,7 +186,7 @@ def parse_nodes(sources: Sequence[NodeSource | Node], tolerated: Collection[str]
 
 
 def packed(command: Command, *, by_text: bool = False) -> bytes:
-    """Return a command as bytes, by the script's hash unless the text has to travel."""
+    """Return a command as bytes, by the script's hash unless its text has to travel."""
     script = command.script
     call = ("EVAL", script.text) if by_text or script.by_text else ("EVALSHA", script.sha)
     return pack((*call, len(command.keys), *command.keys, *command.args))
