@@ -39,10 +39,12 @@ from redlock import (
     Vote,
     VoteKind,
     admit,
+    asks_for_raise,
     everybody,
     is_decided,
     load_script,
     notify,
+    raise_max_ttl,
     take_back,
     tally,
     trusted,
@@ -155,15 +157,18 @@ class ClaimProtocol:
         try:
             votes = yield self._to_all(self._claim_command(request, token), everybody, self._is_answered)
             admitted = yield from admit(votes, self._settings)
+            outcome = judge_claim(votes, self._quorums)
+            is_raised = isinstance(outcome, Unavailable) and asks_for_raise(votes)
+            if is_raised:
+                yield from raise_max_ttl(votes, self._settings)
         except BaseException:
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
             raise
         for event in admitted:
             notify(self._observer, event)
-        serves_now = any(event.wait_ms == 0 for event in admitted)
+        serves_now = is_raised or any(event.wait_ms == 0 for event in admitted)
         if any(is_forgetful(vote) for vote in votes):
             self._on_forgetful()
-        outcome = judge_claim(votes, self._quorums)
         if isinstance(outcome, Granted) and self._clock() < until:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
             return Claim(request, outcome.record, term, outcome.fences), serves_now

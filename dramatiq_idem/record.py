@@ -187,10 +187,10 @@ def judge_claim(votes: Sequence[Vote], quorums: Quorums) -> Granted | Completed 
     if not done and len(granted) >= quorums.lease and len(absent) >= quorums.absence:
         claims = [answer.record for answer in granted if answer.record]
         best = max(claims, key=lambda record: (record.generation, record.fence))
-        takeovers = max(record.takeovers for record in claims)
+        takeovers = max(record.takeovers for record in claims if record.generation == best.generation)
         return Granted(replace(best, takeovers=takeovers), tuple(record.fence for record in claims))
     holders = [answer.record for answer in busy if answer.record]
-    if holders and (len(busy) > quorums.nodes - quorums.lease or len(granted) + len(busy) == quorums.nodes):
+    if holders:
         return Busy(holders[0], min(answer.left for answer in busy))
     causes = {vote.node: vote.cause or "unknown" for vote in votes if vote.kind is VoteKind.UNKNOWN}
     forgetful = [vote.node for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0] != "records"]

@@ -79,7 +79,7 @@ class Standing:
     def is_settled(self) -> bool:
         """Whether every attempt that may count a forgetful node's earlier answers has ended: none outlasts max_ttl."""
         waiting = [(self.markers[index], self.ages_ms[index]) for index in self.forgetful]
-        return all(marker and age >= marker.max_ttl_ms for marker, age in waiting)
+        return all(marker and age >= marker.announced_ms for marker, age in waiting)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ with redlock.lock("report:42", wait=5.0) as lease:
     ...
 """
 
-from redlock.admission import Marker, admit
+from redlock.admission import Marker, admit, asks_for_raise, raise_max_ttl
 from redlock.aio import AsyncLease, AsyncRedlock
 from redlock.audit import NodeReport, acl_rule
 from redlock.clock import clock, new_token, pauses
@@ -78,6 +78,7 @@ __all__ = [
     "VoteKind",
     "acl_rule",
     "admit",
+    "asks_for_raise",
     "clock",
     "everybody",
     "is_decided",
@@ -90,6 +91,7 @@ __all__ = [
     "parse_nodes",
     "pauses",
     "quorum_size",
+    "raise_max_ttl",
     "take_back",
     "tally",
     "trusted",

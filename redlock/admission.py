@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redlock.errors import SettingsError
 from redlock.events import Admitted
@@ -25,7 +25,17 @@ from redlock.quorum import Vote, VoteKind, quorum_size
 from redlock.scripts import ADMIT
 from redlock.settings import Settings
 
-__all__ = ["Admission", "Marker", "Refusal", "admit", "decide", "vouch"]
+__all__ = [
+    "Admission",
+    "Longest",
+    "Marker",
+    "Refusal",
+    "admit",
+    "asks_for_raise",
+    "decide",
+    "raise_max_ttl",
+    "vouch",
+]
 
 FORGOT = ("new", "restarted")
 """Reasons of a refusal after which the marker has to be written anew."""
@@ -33,11 +43,21 @@ FORGOT = ("new", "restarted")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a node's marker says: ``<identity> <since, ms> <max_ttl, ms> <records|leases> <hash of the node list>``."""
+    """What a node's marker says; ``lua/admission.lua`` has its layout.
+
+    Args:
+        identity: Replication id under which it was written.
+        since_ms: Since when the node votes, or waits to, by its own clock.
+        announced_ms: max_ttl, as far as the wait after forgetting is concerned.
+        granted_ms: max_ttl, as far as leases are granted; never more than what was announced on all nodes.
+        rights: "records" if the node may speak for the absence of records, else "leases".
+        nodes: Hash of the node list.
+    """
 
     identity: str
     since_ms: int
-    max_ttl_ms: int
+    announced_ms: int
+    granted_ms: int
     rights: str
     nodes: str
 
@@ -46,8 +66,8 @@ class Marker:
         """Read a marker; None for an empty one."""
         if not text:
             return None
-        identity, since, max_ttl, rights, nodes, *_ = text.split()
-        return cls(identity, int(since), int(max_ttl), rights, nodes)
+        identity, since, announced, granted, rights, nodes, *_ = text.split()
+        return cls(identity, int(since), int(announced), int(granted), rights, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +88,26 @@ class Refusal:
         reason, left, seen, identity, now, *_ = vote.reply
         return cls(str(reason), int(left), str(seen), str(identity), int(now))
 
-    def admission(self, reason: str, max_ttl_ms: int, rights: str, since: str) -> Admission:
+    def admission(self, reason: str, longest: Longest, rights: str, since: str) -> Admission:
         """Return what to write on the node, if it still looks the same."""
-        return Admission(self.seen, self.identity, self.now_ms, reason, max_ttl_ms, rights, since)
+        return Admission(self.seen, self.identity, self.now_ms, reason, longest, rights, since)
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """max_ttl in milliseconds: as announced to the nodes, and as granted by them."""
+
+    announced_ms: int
+    granted_ms: int
+
+    @classmethod
+    def of(cls, vote: Vote) -> Longest | None:
+        """Read it from the last field of an admitted node's reply, or from the marker in a refusal."""
+        if refusal := Refusal.of(vote):
+            marker = Marker.parse(refusal.seen)
+            return cls(marker.announced_ms, marker.granted_ms) if marker else None
+        announced, separator, granted = str(vote.reply[-1] if vote.reply else "").partition("/")
+        return cls(int(announced), int(granted)) if separator else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,114 +118,143 @@ class Admission:
     identity: str
     now_ms: int
     reason: str
-    max_ttl_ms: int
+    longest: Longest
     rights: str
     since: str
 
     def command(self, settings: Settings) -> Command:
         """Return the script call; it changes nothing where the node no longer looks as it was seen, or too late."""
         too_late = self.now_ms + round(settings.node_timeout * 2000)
-        args = (self.seen, self.identity, too_late, self.max_ttl_ms, self.rights, self.since, settings.nodes_id)
+        longest = (self.longest.announced_ms, self.longest.granted_ms)
+        args = (self.seen, self.identity, too_late, *longest, self.rights, self.since, settings.nodes_id)
         return Command(ADMIT, (settings.key("marker"),), args)
 
 
 def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
-    """Return what to write on each node after a round; None where there is nothing to do.
+    """Return what to write on each node that forgot, after a round; None where there is nothing to do.
 
     A node that forgot is admitted only once the namespace's max_ttl is known: from a node that remembers it; or, where
-    a quorum answered and all of it forgot, as the largest of the client's own and what their markers say.
-
-    Raises:
-        SettingsError: A longer max_ttl is needed, and not all nodes are there to be told.
+    a quorum answered and all of it forgot, as the largest of the client's own and what their markers say. So while a
+    namespace is used for the first time, or a majority has forgotten, all processes should have the same max_ttl.
     """
     refusals = [Refusal.of(vote) for vote in votes]
-    _check_raise(votes, refusals)
-
-    def is_durable(refusal: Refusal) -> bool:
-        return settings.durable_nodes and refusal.reason == "restarted"
-
-    reasons = {refusal.reason if refusal else None for refusal in refusals}
-    forgot = [refusal for refusal in refusals if refusal and refusal.reason in FORGOT]
-    remembers = any(
-        refusal.reason not in FORGOT or is_durable(refusal) if refusal else vote.kind is not VoteKind.UNKNOWN
-        for vote, refusal in zip(votes, refusals, strict=True)
-    )
-    is_known = remembers or len(forgot) >= quorum_size(len(votes))
+    longest = [Longest.of(vote) for vote in votes]
+    kept = [_kept(refusal, settings) for refusal in refusals]
+    forgot = [
+        bool(refusal and refusal.reason in FORGOT and not keeps) for refusal, keeps in zip(refusals, kept, strict=True)
+    ]
+    remembered = [known for known, lost in zip(longest, forgot, strict=True) if known and not lost]
+    if not remembered and sum(forgot) < quorum_size(len(votes)):
+        return kept
     # Only nodes that are all there and have all forgotten can know that no record is missed by starting anew.
-    rights = "records" if reasons <= set(FORGOT) else "leases"
-    since = "boot" if reasons == {"new"} else "now"
-    max_ttl_ms = _largest_max_ttl(votes, refusals, settings)
-    result: list[Admission | None] = []
-    for refusal in refusals:
-        marker = Marker.parse(refusal.seen) if refusal else None
-        if refusal and marker and (refusal.reason == "max_ttl" or is_durable(refusal)):
-            result.append(refusal.admission(refusal.reason, max_ttl_ms, marker.rights, "keep"))
-        elif refusal and refusal.reason in FORGOT and is_known:
-            result.append(refusal.admission(refusal.reason, max_ttl_ms, rights, since))
-        else:
-            result.append(None)
-    return result
+    rights = "records" if all(forgot) else "leases"
+    since = "boot" if all(refusal and refusal.reason == "new" for refusal in refusals) else "now"
+    own = Longest(settings.max_ttl_ms, settings.max_ttl_ms)
+    announced_ms = max(known.announced_ms for known in (own, *filter(None, longest)))
+    granted_ms = max(known.granted_ms for known in remembered) if remembered else announced_ms
+    longest_now = Longest(announced_ms, granted_ms)
+    return [
+        refusal.admission(refusal.reason, Longest(announced_ms, granted_ms), rights, since)
+        if refusal and lost
+        else keeps
+        for refusal, lost, keeps in zip(refusals, forgot, kept, strict=True)
+    ]
 
 
-def _check_raise(votes: Sequence[Vote], refusals: Sequence[Refusal | None]) -> None:
-    """Make sure that all nodes can be told of a longer max_ttl before the first longer lease.
-
-    A node that is away would remember the shorter one and, after a restart, vote too early.
-    """
-    if not any(refusal and refusal.reason == "max_ttl" for refusal in refusals):
-        return
-    silent = [vote.node for vote, why in zip(votes, refusals, strict=True) if vote.kind is VoteKind.UNKNOWN and not why]
-    if silent:
-        raise SettingsError(f"max_ttl can only be raised while all nodes answer; missing: {', '.join(silent)}")
-
-
-def _largest_max_ttl(votes: Sequence[Vote], refusals: Sequence[Refusal | None], settings: Settings) -> int:
-    """Return the longest max_ttl that this client, a marker or an admitted node (last field of its reply) knows."""
-    markers = [Marker.parse(refusal.seen) for refusal in refusals if refusal]
-    admitted = [int(vote.reply[-1]) for vote in votes if vote.kind is not VoteKind.UNKNOWN and vote.reply]
-    return max([settings.max_ttl_ms, *admitted, *(marker.max_ttl_ms for marker in markers if marker)])
+def _kept(refusal: Refusal | None, settings: Settings) -> Admission | None:
+    """Return how a restarted node goes on as if nothing had happened, on the user's word that it kept everything."""
+    marker = Marker.parse(refusal.seen) if refusal else None
+    if refusal is None or marker is None or refusal.reason != "restarted" or not settings.durable_nodes:
+        return None
+    longest = Longest(marker.announced_ms, marker.granted_ms)
+    return refusal.admission(refusal.reason, longest, marker.rights, "keep")
 
 
 def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
-    """Write the markers that a round of votes asked for, and return what was written.
+    """Write the markers that a round of votes asked for, and return what was written."""
+    decisions = decide(votes, settings)
+    answers = yield from _write(decisions, settings)
+    return [
+        Admitted(answer.node, decision.reason, decision.rights, _wait_ms(int(answer.reply[1]), decision, settings))
+        for answer, decision in zip(answers, decisions, strict=True)
+        if decision and answer.kind is VoteKind.GRANTED
+    ]
+
+
+def asks_for_raise(votes: Sequence[Vote]) -> bool:
+    """Return whether some node refused because the ttl exceeds the max_ttl by which it grants."""
+    return any((refusal := Refusal.of(vote)) and refusal.reason == "max_ttl" for vote in votes)
+
+
+def raise_max_ttl(votes: Sequence[Vote], settings: Settings) -> Plan[None]:
+    """Raise the namespace's max_ttl to the client's: announce it on all nodes, then let them grant by it.
+
+    A node that did not know of it would, after others forgot, admit them too early. So no node grants by the longer
+    one before all know of it.
 
     Raises:
-        SettingsError: A longer max_ttl could not be written on all nodes that need it.
+        SettingsError: Not all nodes answer, or one changed meanwhile.
     """
-    return (yield from _write(decide(votes, settings), settings))
+    known = [Longest.of(vote) for vote in votes]
+    silent = [vote.node for vote, longest in zip(votes, known, strict=True) if longest is None]
+    if silent:
+        raise SettingsError(f"max_ttl can only be raised while all nodes vote; missing: {', '.join(silent)}")
+    refusals = [Refusal.of(vote) for vote in votes]
+    wanted = max([settings.max_ttl_ms, *(longest.announced_ms for longest in known if longest)])
+    # A node that votes needs no telling of what it announced already; and that is enough for the lease in question.
+    told_before = [longest.announced_ms for longest, why in zip(known, refusals, strict=True) if longest and not why]
+    wanted = min([wanted, *told_before])
+    pairs = list(zip(refusals, known, strict=True))
+    announce = [_raised(refusal, longest, wanted, grants=False) for refusal, longest in pairs]
+    answers = yield from _write(announce, settings)
+    grant: list[Admission | None] = []
+    for (refusal, longest), told, answer in zip(pairs, announce, answers, strict=True):
+        if told and answer.kind is not VoteKind.GRANTED:
+            raise SettingsError(
+                f"max_ttl could not be raised on {answer.node}: {answer.cause or 'it changed meanwhile'}"
+            )
+        seen = replace(refusal, seen=str(answer.reply[0])) if refusal and told else refusal
+        grant.append(_raised(seen, longest, wanted, grants=True))
+    yield from _write(grant, settings)
+
+
+def _raised(refusal: Refusal | None, longest: Longest | None, wanted: int, *, grants: bool) -> Admission | None:
+    marker = Marker.parse(refusal.seen) if refusal and refusal.reason == "max_ttl" else None
+    if refusal is None or marker is None or longest is None:
+        return None
+    if not grants and longest.announced_ms >= wanted:
+        return None
+    granted_ms = wanted if grants else longest.granted_ms
+    longest = Longest(max(wanted, longest.announced_ms), granted_ms)
+    return refusal.admission("max_ttl", longest, marker.rights, "keep")
 
 
 def vouch(markers: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
-    """Let nodes serve at once, on somebody's word that they have forgotten nothing.
+    """Let nodes serve at once, on somebody's word that they have forgotten nothing; return what was written.
 
     Args:
         markers: What the marker script answered, node by node.
         settings: Of the namespace.
     """
     known = [Marker.parse(str(vote.reply[0])) for vote in markers]
-    max_ttl_ms = max([settings.max_ttl_ms, *(marker.max_ttl_ms for marker in known if marker)])
+    max_ttl_ms = max([settings.max_ttl_ms, *(marker.announced_ms for marker in known if marker)])
+    longest = Longest(max_ttl_ms, max_ttl_ms)
     words = [
-        Admission(str(vote.reply[0]), str(vote.reply[1]), int(vote.reply[2]), "vouched", max_ttl_ms, "records", "ever")
+        Admission(str(vote.reply[0]), str(vote.reply[1]), int(vote.reply[2]), "vouched", longest, "records", "ever")
         for vote in markers
     ]
-    return (yield from _write(words, settings))
+    answers = yield from _write(words, settings)
+    return [Admitted(answer.node, "vouched", "records", 0) for answer in answers if answer.kind is VoteKind.GRANTED]
 
 
-def _write(decisions: Sequence[Admission | None], settings: Settings) -> Plan[list[Admitted]]:
+def _write(decisions: Sequence[Admission | None], settings: Settings) -> Plan[Sequence[Vote]]:
+    """Write markers, and return the nodes' answers; those that were not asked are unknown."""
     if not any(decisions):
-        return []
+        return [Vote("", VoteKind.UNKNOWN)] * len(decisions)
     commands = tuple(decision.command(settings) if decision else None for decision in decisions)
-    answers = yield Broadcast(commands, settings.node_timeout)
-    written = []
-    for answer, decision in zip(answers, decisions, strict=True):
-        if decision and answer.kind is VoteKind.GRANTED:
-            wait_ms = _wait_ms(int(answer.reply[1]), decision, settings)
-            written.append(Admitted(answer.node, decision.reason, decision.rights, wait_ms))
-        elif decision and decision.reason == "max_ttl" and answer.kind is VoteKind.UNKNOWN:
-            raise SettingsError(f"max_ttl could not be raised on {answer.node}: {answer.cause}")
-    return written
+    return (yield Broadcast(commands, settings.node_timeout))  # type: ignore[no-any-return]
 
 
 def _wait_ms(age_ms: int, admission: Admission, settings: Settings) -> int:
     """Return how long a node still waits before it votes; the same sum as in the script."""
-    return max(0, math.ceil(admission.max_ttl_ms * float(settings.guard)) + 10 - age_ms)
+    return max(0, math.ceil(admission.longest.announced_ms * float(settings.guard)) + 10 - age_ms)

@@ -62,13 +62,13 @@ class LockProtocol:
             SettingsError: The ttl exceeds the namespace's max_ttl, and not all nodes are there to raise it.
         """
         give_up = self._clock() + wait
-        admitted = False
+        tried_again = False
         while True:
-            outcome, serves_now = yield from self._attempt(resource, self._new_token(), ttl_ms)
+            outcome, try_again = yield from self._attempt(resource, self._new_token(), ttl_ms)
             if isinstance(outcome, Grant):
                 return outcome
-            if serves_now and not admitted:  # nodes that are new serve from now on: no reason to wait
-                admitted = True
+            if try_again and not tried_again:
+                tried_again = True
                 continue
             left = give_up - self._clock()
             if left <= 0 or sum(vote.permanent for vote in outcome) > self._size // 2:
@@ -79,8 +79,8 @@ class LockProtocol:
         """Ask all nodes once.
 
         Returns:
-            The grant, or the votes after what was written was taken back; and whether a node was admitted that votes
-            from now on.
+            The grant, or the votes after what was written was taken back; and whether another attempt should follow at
+            once, because a node was admitted that votes from now on, or max_ttl was raised.
         """
         undo = self._release_command(resource, token)
         started = self._clock()
@@ -89,6 +89,9 @@ class LockProtocol:
         try:
             votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided, ttl_ms)
             admitted = yield from admission.admit(votes, self._settings)
+            is_raised = tally(votes) is Verdict.UNREACHABLE and admission.asks_for_raise(votes)
+            if is_raised:
+                yield from admission.raise_max_ttl(votes, self._settings)
             fence = None
             if tally(votes) is Verdict.GRANTED and self._clock() < until:
                 fence = yield from self._fence(resource, token, [vote.reply[0] for vote in _granted(votes)])
@@ -99,7 +102,7 @@ class LockProtocol:
             yield take_back(undo, votes, self._size, self._settings.node_timeout)
             raise
         yield take_back(undo, votes, self._size, self._settings.node_timeout)
-        return votes, any(event.wait_ms == 0 for event in admitted)
+        return votes, is_raised or any(event.wait_ms == 0 for event in admitted)
 
     def _fence(self, resource: str, token: str, counters: Sequence[int]) -> Plan[int | None]:
         """Return the fencing token of a grant; None if it could not be confirmed.

@@ -80,7 +80,9 @@ class Question:
         if not self.is_open:
             return
         name = self._members[index].node.name
-        if isinstance(reply, NodeFaultError):
+        if self._clock() >= self.overdue_at:  # read late, as after a pause of this process: it says nothing about now
+            self.votes[index] = Vote(name, VoteKind.UNKNOWN, cause="no reply in time")
+        elif isinstance(reply, NodeFaultError):
             self.votes[index] = Vote(name, VoteKind.UNKNOWN, cause=reply.cause, permanent=reply.permanent)
         else:
             self.votes[index] = vote(name, reply)

@@ -8,8 +8,8 @@ from typing import Final
 
 __all__ = ["Drill", "Step"]
 
-_AHEAD: Final = 0.25
-"""How far sending may be ahead of the next step, as a share: that much work is in the queue when something dies."""
+_AHEAD: Final = 0.5
+"""How far sending may be ahead of the next step, as a share: there is work in the queue when something dies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Drill:
     @property
     def sendable(self) -> float:
         """Share of the messages that may be sent by now."""
-        return self._steps[0].share + _AHEAD if self._steps else 1.0
+        return min(1.0, self._steps[0].share + _AHEAD) if self._steps else 1.0
 
     def advance(self, share: float, now: float) -> str | None:
         """Do the next step if it is due.

@@ -1,4 +1,4 @@
-"""The application: a broker, the middleware and one actor.
+"""The application: a broker, the middleware, one actor and its producer.
 
 Real workers run it: ``dramatiq dramatiq_idem.demo.jobs:worker``.
 
@@ -22,15 +22,15 @@ from dramatiq.brokers.redis import RedisBroker
 
 from dramatiq_idem.demo.gateway import Gateway
 from dramatiq_idem.demo.journal import BOOTED, CHARGED, RETURNED, STARTED, Journal
-from dramatiq_idem.demo.traffic import PaymentEvent
+from dramatiq_idem.demo.traffic import Delivery, PaymentEvent
 from dramatiq_idem.middleware import Idempotency
 from dramatiq_idem.runs import current_run
 from redlock import Event, Observer
 
-__all__ = ["KEY", "LEASE", "NAMESPACE", "QUEUE", "Site", "connect", "declare", "ignore", "worker"]
+__all__ = ["KEY", "LEASE", "NAMESPACE", "Producer", "Site", "connect", "ignore", "worker"]
 
 NAMESPACE: Final = "idem"
-QUEUE: Final = "payments"
+_QUEUE: Final = "payments"
 KEY: Final = "job:payment:{event[payment]}"
 LEASE: Final = 3.0
 """Seconds after which the job of a worker that died may be taken over; also the longest lease of the namespace."""
@@ -89,16 +89,16 @@ def ignore(_event: Event) -> None:
     """Observe nothing: what the demo shows, the workers' journals say."""
 
 
-def declare(
-    broker: RedisBroker, body: Callable[[PaymentEvent], str] | None = None
-) -> dramatiq.Actor[[PaymentEvent], str]:
+def _declare(
+    broker: RedisBroker, body: Callable[[PaymentEvent], None] | None = None
+) -> dramatiq.Actor[[PaymentEvent], None]:
     """Declare the actor on a broker; the producer, which only sends, has no body for it."""
 
-    @dramatiq.actor(queue_name=QUEUE, broker=broker)
-    def charge(event: PaymentEvent) -> str:
+    @dramatiq.actor(queue_name=_QUEUE, broker=broker)
+    def charge(event: PaymentEvent) -> None:
         if body is None:
             raise NotImplementedError
-        return body(event)
+        body(event)
 
     return charge
 
@@ -109,18 +109,44 @@ def worker() -> None:
     journal = Journal(Path(site.journals))
     gateway = Gateway(site.ledger)
 
-    def charge(event: PaymentEvent) -> str:
+    def charge(event: PaymentEvent) -> None:
         payment = str(event["payment"])
         journal.write(STARTED, payment)
         time.sleep(_BODY[0])
         run = current_run()
-        made = gateway.charge(payment, run.key if run and site.without != "gateway-key" else None)
+        gateway.charge(payment, run.key if run and site.without != "gateway-key" else None)
         journal.write(CHARGED, payment)
         time.sleep(_BODY[1])
         journal.write(RETURNED, payment)
-        return made
 
     broker = connect(site, journal.observe)
-    declare(broker, charge)
+    _declare(broker, charge)
     dramatiq.set_broker(broker)
     journal.write(BOOTED)
+
+
+class Producer:
+    """Sends payments.
+
+    Args:
+        broker: Where to, with the middleware in it as in the workers.
+    """
+
+    def __init__(self, broker: RedisBroker) -> None:
+        self._broker = broker
+        self._charge = _declare(broker)
+        self._messages: dict[str, dramatiq.Message[None]] = {}
+
+    def send(self, delivery: Delivery) -> None:
+        """Send a message: a new one, or the first one of its payment again."""
+        payment = str(delivery.event["payment"])
+        message = self._charge.message(delivery.event)
+        if delivery.kind == "copy":
+            message = self._messages[payment].copy()
+        self._broker.enqueue(message)
+        if delivery.kind == "first":
+            self._messages[payment] = message
+
+    def is_queue_empty(self) -> bool:
+        """Tell whether no message is queued, delayed or in a worker's hands; the broker answers in one step."""
+        return not self._broker.do_qsize(_QUEUE)

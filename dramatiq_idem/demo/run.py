@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import dramatiq
-from dramatiq.brokers.redis import RedisBroker
-
 from dramatiq_idem.demo.audit import Evidence, Report, audit, completions
 from dramatiq_idem.demo.display import Display
 from dramatiq_idem.demo.drill import Drill, Step
 from dramatiq_idem.demo.gateway import Gateway
-from dramatiq_idem.demo.jobs import LEASE, NAMESPACE, QUEUE, Site, connect, declare, ignore
+from dramatiq_idem.demo.jobs import LEASE, NAMESPACE, Producer, Site, connect, ignore
 from dramatiq_idem.demo.journal import BOOTED, CHARGED, COMPLETED, RETURNED, STARTED, JournalReader
 from dramatiq_idem.demo.traffic import Delivery
 from dramatiq_idem.demo.workers import Workers
@@ -67,8 +64,7 @@ def run(options: Options, display: Display) -> Report:
             lock.bootstrap()
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="dramatiq-idem-"))
         site = Site(broker_node.url, tuple(nodes.urls), directory, options.without)
-        workers = stack.enter_context(Workers(site, _WORKERS))
-        display.say(f"three nodes, a broker and {_WORKERS} workers are started")
+        workers = stack.enter_context(Workers(site))
         scene = _Scene(site, nodes, workers, options, display)
         finished = scene.play(started + options.limit)
         evidence = scene.evidence()
@@ -102,33 +98,50 @@ class _Scene:
                 Step(0.2, 0.0, lambda: self._kill_worker(0)),
                 Step(0.2, 1.0, lambda: self._start_worker(0)),
                 Step(0.4, 0.0, lambda: self._kill_node(1)),
-                Step(0.4, 2.0, lambda: self._restart_node(1)),
-                Step(0.7, 0.0, lambda: self._kill_worker(1)),
-                Step(0.7, 1.0, lambda: self._start_worker(1)),
+                Step(0.6, 0.0, lambda: self._kill_worker(1)),
+                Step(0.6, 1.0, lambda: self._start_worker(1)),
+                Step(0.6, 0.5, lambda: self._restart_node(1)),
             ]
         )
+        self._is_working = False
         self.payments = list(dict.fromkeys(str(delivery.event["payment"]) for delivery in options.deliveries))
         self.sent = self.workers_killed = self.nodes_killed = self.cut_off = 0
 
     def play(self, deadline: float) -> bool:
         """Send and kill until all is done; False if that was not so before the deadline."""
         with closing(connect(self._site, ignore)) as broker:
-            sender = _Sender(broker)
+            producer = Producer(broker)
+            self._display.say("three nodes and a broker are started; messages are sent before anybody works on them")
             while time.monotonic() < deadline:
-                self._workers.check()
-                self._journals.read()
-                done = len(self._journals.payments(self._last_line))
-                if self._journals.count(BOOTED) >= _WORKERS:
-                    self._send(sender)
-                    said = self._drill.advance(done / len(self.payments), time.monotonic())
-                    if said:
-                        self._display.say(said)
-                self._display.update(self.sent, done)
-                if self._drill.is_over and self.sent == len(self._deliveries) and sender.is_queue_empty():
-                    self._journals.read()
+                self._send(producer)
+                self._proceed()
+                if self._drill.is_over and self.sent == len(self._deliveries) and producer.is_queue_empty():
+                    self._display.update(self.sent, self._done())
                     return True
                 time.sleep(_TICK)
         return False
+
+    def _proceed(self) -> None:
+        """Look how far the workers are, and do what is due."""
+        self._workers.check()
+        done = self._done()
+        is_booted = self._journals.count(BOOTED) >= _WORKERS
+        said = self._drill.advance(done / len(self.payments), time.monotonic()) if is_booted else None
+        if said:
+            self._display.say(said)
+        elif not self._is_working and self.sent == self._sendable():
+            self._start_workers()
+        self._display.update(self.sent, done)
+
+    def _done(self) -> int:
+        self._journals.read()
+        return len(self._journals.payments(self._last_line))
+
+    def _start_workers(self) -> None:
+        self._is_working = True
+        for index in range(_WORKERS):
+            self._workers.start(index)
+        self._display.say(f"{_WORKERS} workers are started")
 
     def evidence(self) -> Evidence:
         """Collect what the workers, the nodes and the gateway have to say."""
@@ -142,11 +155,14 @@ class _Scene:
         with closing(Gateway(self._site.ledger)) as gateway:
             return Evidence(events, gateway.requests(), gateway.charges(), recorded, len(self._nodes))
 
-    def _send(self, sender: _Sender) -> None:
-        allowed = min(len(self._deliveries), int(self._drill.sendable * len(self._deliveries)), self.sent + _BATCH)
-        for delivery in self._deliveries[self.sent : allowed]:
-            sender.send(delivery)
-        self.sent = max(self.sent, allowed)
+    def _sendable(self) -> int:
+        return int(self._drill.sendable * len(self._deliveries))
+
+    def _send(self, producer: Producer) -> None:
+        until = max(self.sent, min(self._sendable(), self.sent + _BATCH))
+        for delivery in self._deliveries[self.sent : until]:
+            producer.send(delivery)
+        self.sent = until
 
     def _kill_worker(self, index: int) -> str:
         """Kill in the worst moment, if it comes soon: while a payment is charged and its completion not recorded."""
@@ -186,26 +202,3 @@ class _Scene:
     def _restart_node(self, index: int) -> str:
         self._nodes[index].restart()
         return f"node {index + 1} is back with its data; it must wait before it votes again"
-
-
-class _Sender:
-    """The producer."""
-
-    def __init__(self, broker: RedisBroker) -> None:
-        self._broker = broker
-        self._charge = declare(broker)
-        self._messages: dict[str, dramatiq.Message[str]] = {}
-
-    def send(self, delivery: Delivery) -> None:
-        """Send a message: a new one, or the first one of its payment again."""
-        payment = str(delivery.event["payment"])
-        message = self._charge.message(delivery.event)
-        if delivery.kind == "copy":
-            message = self._messages[payment].copy()
-        self._broker.enqueue(message)
-        if delivery.kind == "first":
-            self._messages[payment] = message
-
-    def is_queue_empty(self) -> bool:
-        """Tell whether no message is queued, delayed or in a worker's hands; the broker answers in one step."""
-        return not self._broker.do_qsize(QUEUE)

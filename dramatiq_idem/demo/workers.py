@@ -26,14 +26,13 @@ _WATCHDOG = (
 
 
 class Workers:
-    """A fixed number of workers, each a process group of its own.
+    """Workers by number, none unless started; each is a process group of its own.
 
     Args:
         site: What they are told.
-        count: How many.
     """
 
-    def __init__(self, site: Site, count: int) -> None:
+    def __init__(self, site: Site) -> None:
         self._environment = os.environ | site.to_environment()
         self._log = Path(site.journals) / "workers.log"
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -44,15 +43,8 @@ class Workers:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._count = count
 
     def __enter__(self) -> Workers:
-        try:
-            for index in range(self._count):
-                self.start(index)
-        except BaseException:
-            self.close()
-            raise
         return self
 
     def __exit__(self, *_exception: object) -> None:

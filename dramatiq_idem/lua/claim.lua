@@ -1,13 +1,13 @@
 -- Claim a key on one node: running, unless it is done or somebody else runs it.
 -- KEYS: 1 record, 2 marker. ARGV: 1 token, 2 lease in ms, 3 guard, 4 retention in ms, 5 "<fingerprint> <message id>".
--- Returns {1, rights, record, max_ttl} | {0, 'busy', ms left, record, rights, max_ttl}
---       | {0, 'done', rights, record, max_ttl} | {-1, reason, ms left, marker, identity, now, generation}. rights 'leases': this node cannot speak for what it has forgotten.
+-- Returns {1, rights, record, longest} | {0, 'busy', ms left, record, rights, longest}
+--       | {0, 'done', rights, record, longest} | {-1, reason, ms left, marker, identity, now, generation}. rights 'leases': this node cannot speak for what it has forgotten.
 local now = now_ms()
 local value = redis.call('GET', KEYS[1])
 local record = parse(value)
-local refusal, max_ttl, rights = admission(KEYS[2], now, ARGV[2], ARGV[3])
+local refusal, longest, rights = admission(KEYS[2], now, ARGV[2], ARGV[3])
 if record and record.state == 'done' then
-  return {0, 'done', refusal and 'leases' or rights, value, refusal and 0 or tonumber(max_ttl)}
+  return {0, 'done', refusal and 'leases' or rights, value, refusal and '' or longest}
 end
 if refusal then
   refusal[7] = record and record.generation or 0
@@ -16,8 +16,8 @@ end
 
 local takeovers, before = 0, value or ''
 if record and record.state == 'running' then
-  if record.token == ARGV[1] then return {1, rights, value, tonumber(max_ttl)} end
-  if record.deadline > now then return {0, 'busy', record.deadline - now, value, rights, tonumber(max_ttl)} end
+  if record.token == ARGV[1] then return {1, rights, value, longest} end
+  if record.deadline > now then return {0, 'busy', record.deadline - now, value, rights, longest} end
   takeovers = record.takeovers + 1
   before = format('running', record.generation, record.fence, record.token, record.takeovers, record.deadline,
     record.about, '')
@@ -27,4 +27,4 @@ local fence = record and record.fence + 1 or math.floor(now / 1000) * 1048576
 local claimed = format('running', record and record.generation or 0, fence, ARGV[1], takeovers, now + ARGV[2],
   ARGV[5], before)
 redis.call('SET', KEYS[1], claimed, 'PX', ARGV[4])
-return {1, rights, claimed, tonumber(max_ttl)}
+return {1, rights, claimed, longest}

@@ -1,18 +1,19 @@
 -- Grant a lease on one node, or say why not. The node writes nothing unless it grants.
 -- KEYS: 1 lock, 2 marker, 3 fencing counter. ARGV: 1 token, 2 ttl in ms, 3 guard, 4 life of the counter in ms.
--- Returns {1, counter, now in ms, max_ttl} | {0, 'held', ms left, max_ttl} | {-1, reason, ms left, marker}.
+-- longest: "<announced>/<granted>" max_ttl of this node in ms, empty without the guard.
+-- Returns {1, counter, now in ms, longest} | {0, 'held', ms left, longest} | {-1, reason, ms left, marker}.
 local now = now_ms()
-local refusal, max_ttl = admission(KEYS[2], now, ARGV[2], ARGV[3])
+local refusal, longest = admission(KEYS[2], now, ARGV[2], ARGV[3])
 if refusal then return refusal end
 
 local holder = redis.call('GET', KEYS[1])
 if holder == ARGV[1] then  -- our own earlier request: its reply was lost
-  return {1, tonumber(redis.call('GET', KEYS[3]) or 0), now, tonumber(max_ttl)}
+  return {1, tonumber(redis.call('GET', KEYS[3]) or 0), now, longest}
 end
-if holder then return {0, 'held', redis.call('PTTL', KEYS[1]), tonumber(max_ttl)} end
+if holder then return {0, 'held', redis.call('PTTL', KEYS[1]), longest} end
 
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 -- A counter that starts anew starts from the clock, coarse enough that the nodes agree.
 local counter = (tonumber(redis.call('GET', KEYS[3])) or math.floor(now / 1000) * 1048576 - 1) + 1
 redis.call('SET', KEYS[3], string.format('%.0f', counter), 'PX', ARGV[4])
-return {1, counter, now, tonumber(max_ttl)}
+return {1, counter, now, longest}

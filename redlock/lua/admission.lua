@@ -1,7 +1,9 @@
 -- Shared head of the scripts that may grant something: may this node vote?
 -- A node that forgot (restarted empty, flushed, replaced by a replica) must not vote before every lease that it
 -- may have forgotten has ended. Its marker says which server, under which identity, votes since when.
--- marker: "<identity> <since, ms> <max_ttl, ms> <records|leases> <hash of the node list>"
+-- marker: "<identity> <since, ms> <announced> <granted> <records|leases> <hash of the node list>"; the two in between are
+-- max_ttl in ms: how long this node waits after it forgot, and how long the leases may be that it grants. A raise is
+-- announced on all nodes before any node grants by it.
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -13,19 +15,19 @@ local function identity()
   return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
 end
 
--- Returns nil and the marker's last two fields where the node may vote, else the refusal to answer:
+-- Returns nil, "<announced>/<granted>" and the rights where the node may vote, else the refusal to answer:
 -- {-1, reason, ms left or 0, the marker as it was seen, our identity, our time in ms}. guard is '0' where the user
 -- switched it off, else the factor by which the wait exceeds max_ttl.
 local function admission(marker_key, now, ttl, guard)
-  if guard == '0' then return nil, ttl, 'records' end
+  if guard == '0' then return nil, '', 'records' end
   local marker = redis.call('GET', marker_key)
   local me = identity()
   if not marker then return {-1, 'new', 0, '', me, now} end
-  local id, since, max_ttl, rights = string.match(marker, '^(%x+) (%d+) (%d+) (%a+)')
+  local id, since, announced, granted, rights = string.match(marker, '^(%x+) (%d+) (%d+) (%d+) (%a+)')
   if not id then return redis.error_reply('FOREIGN value at ' .. marker_key) end
   if id ~= me then return {-1, 'restarted', 0, marker, me, now} end
-  if tonumber(ttl) > tonumber(max_ttl) then return {-1, 'max_ttl', 0, marker, me, now} end
-  local left = math.ceil(tonumber(max_ttl) * tonumber(guard)) + 10 - (now - tonumber(since))
+  if tonumber(ttl) > tonumber(granted) then return {-1, 'max_ttl', 0, marker, me, now} end
+  local left = math.ceil(tonumber(announced) * tonumber(guard)) + 10 - (now - tonumber(since))
   if left > 0 then return {-1, 'waiting', left, marker, me, now} end
-  return nil, max_ttl, rights
+  return nil, announced .. '/' .. granted, rights
 end

@@ -5,7 +5,7 @@ local holder = redis.call('GET', KEYS[1])
 if not holder then return {0, 'gone', now_ms()} end
 if holder ~= ARGV[1] then return {0, 'held', redis.call('PTTL', KEYS[1])} end
 -- A lease that outlives max_ttl would outlive the wait of a node that forgets; no marker means that it just has.
-local max_ttl = ARGV[3] ~= '0' and string.match(redis.call('GET', KEYS[2]) or '', '^%x+ %d+ (%d+)')
+local max_ttl = ARGV[3] ~= '0' and string.match(redis.call('GET', KEYS[2]) or '', '^%x+ %d+ %d+ (%d+)')
 if max_ttl and tonumber(ARGV[2]) > tonumber(max_ttl) then return {0, 'max_ttl', max_ttl} end
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return {1, 'extended'}

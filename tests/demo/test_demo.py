@@ -144,8 +144,8 @@ def test_traffic_is_the_same_for_the_same_seed():
 
 
 def test_steps_wait_for_their_share_and_their_pause():
-    drill = Drill([Step(0.5, 0.0, lambda: "kill"), Step(0.5, 2.0, lambda: "start")])
-    assert drill.advance(0.4, 100.0) is None
+    drill = Drill([Step(0.25, 0.0, lambda: "kill"), Step(0.5, 2.0, lambda: "start")])
+    assert drill.advance(0.2, 100.0) is None
     assert drill.sendable == 0.75
     assert drill.advance(0.5, 101.0) == "kill"
     assert drill.advance(0.9, 102.0) is None

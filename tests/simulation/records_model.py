@@ -14,8 +14,8 @@ Checked:
 
 Assumed: looking at the record and storing the body's result is one step; a node does not forget while a second run of
 a generation is unsettled or may start (the first lost its lease), or while both runs' done records are still on some
-nodes (`Faults.amnesia_in_double_run` lifts that and shows the two results that the design admits); at least N - W + 1
-nodes that remember are always left.
+nodes (`Faults.amnesia_in_double_run` lifts that and shows the two results that the design admits); as many nodes
+that remember as a repair reads are always left: N - min(W, majority) + 1.
 
 Replay one seed: python -m tests.simulation.records_model --seed 7 --without keep_done
 """
@@ -50,14 +50,15 @@ class Rules:
         grants_agree: A claim counts only grants of its highest generation, and asks once more at that one.
         ask_when_lost: A run whose lease was lost looks at the record before its result is stored.
         ask_when_taken_over: So does a run that took a claim over, since the first run may still be alive.
+        abandon_keeps_takeovers: A claim given up after a takeover still tells the next one of it.
         read_repair: A done record seen on fewer than W nodes is put on the others before anybody acts on it.
         repair_moves_up: A repair replaces a record by a higher one only.
-        repair_reads_enough: A repair reads N - W + 1 nodes that remember, not one fewer.
+        repair_reads_enough: A repair reads as many nodes that remember as meet every completion and claim.
+        sources_remember: A repair ends without effect when a node that it reads has forgotten meanwhile.
         repair_waits: A repair starts once no attempt (or forget) is left that counts a reply from before the amnesia.
         grants_wait_for_leases: A node that forgot grants no claim, even repaired, while a lease from before may live.
         flag_names_identity: A repair gives the rights only to the incarnation of the node it started with.
         absence_needs_rights: A node that forgot does not vote that there is no record.
-        acks_within_attempt: Acknowledgements of an earlier attempt are not counted.
     """
 
     same_record: bool = True
@@ -66,14 +67,15 @@ class Rules:
     grants_agree: bool = True
     ask_when_lost: bool = True
     ask_when_taken_over: bool = True
+    abandon_keeps_takeovers: bool = True
     read_repair: bool = True
     repair_moves_up: bool = True
     repair_reads_enough: bool = True
+    sources_remember: bool = True
     repair_waits: bool = True
     grants_wait_for_leases: bool = True
     flag_names_identity: bool = True
     absence_needs_rights: bool = True
-    acks_within_attempt: bool = True
 
     def without(self, *names: str) -> Rules:
         """Return these rules with the named ones taken out."""
@@ -95,7 +97,7 @@ class Faults:
 
     nodes: int = 3
     write_quorum: int = 2
-    deliveries: int = 5
+    deliveries: int = 6
     amnesia: bool = True
     forget: bool = True
     amnesia_in_double_run: bool = False
@@ -156,7 +158,7 @@ def claim(
     running = record is not None and record.state == "running"
     if running and record.token != token and record.token not in ended:
         return Reply("busy", record, has_rights)
-    takeovers = record.takeovers + 1 if running and record.token != token else 0
+    takeovers = record.takeovers + (running and record.token != token) if record else 0
     before = record.previous if running and record.token == token else keepable(record)
     claimed = Record("running", max(generation, generation_of(record)), token, takeovers, before)
     return Reply("granted", claimed, has_rights)
@@ -166,7 +168,7 @@ def keepable(record: Record | None) -> Record | None:
     """Return a record as a claim keeps it for its undo: one level deep, but never without its generation."""
     if record is None or record.previous is None:
         return record
-    return record._replace(previous=Record("free", record.generation))
+    return record._replace(previous=Record("free", record.generation, takeovers=record.takeovers))
 
 
 def complete(record: Record | None, done: Record, rules: Rules) -> Record | None:
@@ -215,7 +217,7 @@ def copy(record: Record | None, source: Record | None, rules: Rules) -> Record |
 
 @dataclass
 class Node:
-    """One node; `awaited` are the attempts that may still count a reply from before it forgot, `leases` their tokens."""
+    """One node; `awaited` are attempts that may still count a reply from before it forgot, `leases` their tokens."""
 
     record: Record | None = None
     has_rights: bool = True
@@ -316,20 +318,20 @@ class Weather:
     lease_ends: int
     kills: int
     repair: int  # weight of a repair's steps
-    amnesia: int
+    amnesias: int  # the most that happen
     forget: int
 
     @classmethod
     def of(cls, source: random.Random, faults: Faults) -> Weather:
         """Draw the weather; some schedules have no amnesia or no forget, so that other faults get room."""
         return cls(
-            loss=source.choice((0.03, 0.12, 0.25, 0.4)),
+            loss=source.choice((0.0, 0.05, 0.15, 0.3)),
             deliveries=source.choice((faults.deliveries, (faults.deliveries + 1) // 2)),
-            pace=source.choice((1, 4)),
+            pace=source.choice((4, 12)),
             lease_ends=source.choice((1, 2, 4)),
             kills=source.choice((0, 1)),
             repair=source.choice((4, 20)),
-            amnesia=source.choice((0, 1, 2)) if faults.amnesia else 0,
+            amnesias=source.choice((0, 1, 2, 4)) if faults.amnesia else 0,
             forget=source.choice((0, 1)) if faults.forget else 0,
         )
 
@@ -346,6 +348,7 @@ class World:
         self.forgetting: Forgetting | None = None
         self.generation = 0  # as of the last forget that succeeded
         self.forgets_left = 1
+        self.amnesias_left = weather.amnesias
         self.runs: dict[int, list[Delivery]] = {}
         self.completed: set[int] = set()
         self.acked: set[int] = set()
@@ -358,6 +361,11 @@ class World:
     def quorum(self) -> int:
         """Return the smallest majority of the nodes."""
         return self.faults.nodes // 2 + 1
+
+    @property
+    def rememberers_needed(self) -> int:
+        """Return how many nodes a repair reads: they meet every write quorum, and every quorum of a claim."""
+        return self.faults.nodes - min(self.faults.write_quorum, self.quorum) + 1
 
     @property
     def everywhere(self) -> range:
@@ -375,11 +383,12 @@ class World:
                 found += [("step", delivery.token)] * weather.pace
                 found += [("kill", delivery.token)] * weather.kills
             if delivery.token not in self.ended:
-                found += [("lease ends", delivery.token)] * (weather.lease_ends if delivery.is_running else 1)
-        if weather.amnesia:
-            found += [("amnesia", index) for index in self.everywhere if self._may_forget(index)] * weather.amnesia
-            if self.repair or self._to_repair() is not None:
-                found += [("repair", 0)] * weather.repair
+                likely = delivery.is_running or delivery.is_over
+                found += [("lease ends", delivery.token)] * (weather.lease_ends if likely else 1)
+        if self.amnesias_left:
+            found += [("amnesia", index) for index in self.everywhere if self._may_forget(index)]
+        if self.repair or self._to_repair() is not None:
+            found += [("repair", 0)] * weather.repair
         if self.forgetting:
             found += [("forget", 0)] * 3
         elif self.forgets_left and any(node.record for node in self.nodes):
@@ -591,8 +600,7 @@ class World:
         if len(held) == self.faults.nodes:
             self._settle_first(delivery, held, then="completing")
             return
-        if self.rules.acks_within_attempt:
-            delivery.held = {}
+        delivery.held = {}  # acknowledgements count within one attempt only
         delivery.enter("completing", self.everywhere)
 
     def _acknowledge(self, delivery: Delivery, done: Record) -> None:
@@ -607,7 +615,10 @@ class World:
 
     def _giving_up(self, delivery: Delivery) -> None:
         """Free the claim on one more node after the body raised."""
-        self._leave(delivery, lambda record: Record("free", record.generation))
+        keep = self.rules.abandon_keeps_takeovers
+        self._leave(
+            delivery, lambda record: Record("free", record.generation, takeovers=record.takeovers if keep else 0)
+        )
 
     def _leave(self, delivery: Delivery, after: Callable[[Record], Record | None]) -> None:
         if not delivery.todo:
@@ -641,8 +652,11 @@ class World:
 
     def _may_forget(self, index: int) -> bool:
         """Say whether a node may forget: enough others remember, and no double run is unsettled."""
+        under_repair = self.repair is not None and self.repair.node == index
+        if not self.nodes[index].has_rights and not under_repair:
+            return False  # nothing new to forget but what it took since
         rememberers = sum(node.has_rights for other, node in enumerate(self.nodes) if other != index)
-        if rememberers < self.faults.nodes - self.faults.write_quorum + 1:
+        if rememberers < self.rememberers_needed:
             return False
         return self.faults.amnesia_in_double_run or not self._has_double_run()
 
@@ -660,6 +674,7 @@ class World:
 
     def _amnesia(self, index: int) -> None:
         self._note(f"n{index} FORGETS")
+        self.amnesias_left -= 1
         node = self.nodes[index]
         node.record, node.has_rights, node.identity = None, False, node.identity + 1
         node.awaited = {(delivery.token, delivery.attempt) for delivery in self.deliveries if not delivery.is_over}
@@ -674,8 +689,7 @@ class World:
             return True
         held = Counter(other.record.token for other in self.nodes if other.record and other.record.state == "running")
         return all(
-            token in self.ended or self.deliveries[token].is_over or held[token] >= self.quorum
-            for token in node.leases
+            token in self.ended or self.deliveries[token].is_over or held[token] >= self.quorum for token in node.leases
         )
 
     def _to_repair(self) -> int | None:
@@ -697,7 +711,7 @@ class World:
             index = self._to_repair()
             if index is not None:
                 sources = [other for other, node in enumerate(self.nodes) if node.has_rights]
-                wanted = self.faults.nodes - self.faults.write_quorum + self.rules.repair_reads_enough
+                wanted = self.rememberers_needed - (not self.rules.repair_reads_enough)
                 chosen = [self.choose.take(sources) for _ in range(min(wanted, len(sources)))]
                 self.repair = Repair(index, self.nodes[index].identity, chosen)
                 self._note(f"repair of n{index} starts, reads", tuple(chosen))
@@ -705,6 +719,10 @@ class World:
         node = self.nodes[self.repair.node]
         if self.repair.sources:
             source = self.repair.sources.pop()
+            if self.rules.sources_remember and not self.nodes[source].has_rights:
+                self._note(f"repair ends, n{source} has forgotten too")
+                self.repair = None
+                return
             node.record = copy(node.record, self.nodes[source].record, self.rules)
             self._note(f"repair copies n{source} to n{self.repair.node}, which holds", node.record)
             return
@@ -798,6 +816,17 @@ class Schedule:
                     start += size
         return shortest
 
+    @property
+    def command(self) -> str:
+        """Return the command that replays this seed."""
+        words = [f"python -m tests.simulation.records_model --seed {self.seed}"]
+        words += [f"--without {rule.name}" for rule in fields(Rules) if not getattr(self.rules, rule.name)]
+        for option in fields(Faults):
+            value, name = getattr(self.faults, option.name), option.name.replace("_", "-")
+            if value != option.default:
+                words.append({True: f"--{name}", False: f"--no-{name}"}.get(value, f"--{name} {value}"))
+        return " ".join(words)
+
     def __str__(self) -> str:
         world = self.replay()
         removed = [rule.name for rule in fields(Rules) if not getattr(self.rules, rule.name)]
@@ -836,17 +865,20 @@ def search(rules: Rules, faults: Faults, schedules: int, first_seed: int = 0) ->
     return schedules, None
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Replay one seed from the command line."""
     parser = argparse.ArgumentParser(description="Replay one schedule of the completion records model.")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--without", action="append", default=[], choices=[rule.name for rule in fields(Rules)])
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--write-quorum", type=int, default=2)
+    parser.add_argument("--deliveries", type=int, default=6)
+    parser.add_argument("--no-amnesia", dest="amnesia", action="store_false")
+    parser.add_argument("--no-forget", dest="forget", action="store_false")
     parser.add_argument("--amnesia-in-double-run", action="store_true")
     parser.add_argument("--whole", action="store_true", help="print every step, not the shortest schedule")
-    options = parser.parse_args()
-    faults = Faults(options.nodes, options.write_quorum, amnesia_in_double_run=options.amnesia_in_double_run)
+    options = parser.parse_args(arguments)
+    faults = Faults(**{name.name: getattr(options, name.name) for name in fields(Faults)})
     world, schedule = run(options.seed, Rules().without(*options.without), faults)
     print(schedule.shortened() if world.violation and not options.whole else schedule)
 

@@ -43,8 +43,13 @@ def unknown(cause: str = "no reply in time", *, permanent: bool = False, node: s
 
 
 def not_admitted(reason: str, left_ms: int = 0, marker: str = "", *, node: str = "n1") -> Vote:
-    """Return the vote of a node that says why it may not vote."""
-    return Vote(node, VoteKind.UNKNOWN, (reason, left_ms, marker), f"may not vote ({reason})")
+    """Return the vote of a node that says why it may not vote, who it is and what time it has."""
+    return Vote(node, VoteKind.UNKNOWN, (reason, left_ms, marker, "cd34", 5_000_000), f"may not vote ({reason})")
+
+
+def marked(marker: str = "") -> Vote:
+    """Return a node's answer to the question for its marker."""
+    return granted(marker, "cd34", 5_000_000)
 
 
 def named(votes: Iterable[Vote]) -> list[Vote]:

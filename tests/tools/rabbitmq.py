@@ -11,7 +11,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pika
 import pytest
 
 __all__ = ["RabbitmqServer", "find_rabbitmq"]
@@ -130,11 +129,9 @@ class RabbitmqServer:
         }
 
     def _answers(self) -> bool:
-        with contextlib.suppress(pika.exceptions.AMQPError, OSError):
-            parameters = pika.URLParameters(self.url)
-            parameters.socket_timeout = 2.0
-            pika.BlockingConnection(parameters).close()
-            return True
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 2.0) as connection:
+            connection.sendall(b"AMQP\x00\x00\x09\x01")
+            return connection.recv(1) == b"\x01"  # a method frame: Connection.Start
         return False
 
 

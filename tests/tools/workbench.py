@@ -1,11 +1,11 @@
 """A broker with the middleware and one worker, in this process: real threads, real nodes, a log of what ran.
 
-    bench = Workbench(nodes.urls, lease=1_500)
-    job = bench.job()                       # job(x=None, d=0.0, out=42)
-    bench.start()
-    bench.twice(job.message(1))
-    bench.join()
-    assert bench.starts() == 1
+bench = Workbench(nodes.urls, lease=1_500)
+job = bench.job()                       # job(x=None, d=0.0, out=42)
+bench.start()
+bench.twice(job.message(1))
+bench.join()
+assert bench.starts() == 1
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dramatiq.results.errors import ResultMissing
 from dramatiq_idem import Idempotency, RedlockStore
 from dramatiq_idem.record import Record
 
-__all__ = ["Log", "Workbench", "wait_until"]
+__all__ = ["Log", "Workbench", "threads_of", "wait_until"]
 
 _STORE_OPTIONS = {"namespace", "write_quorum", "node_timeout", "max_ttl", "restart_guard"}
 

@@ -17,7 +17,7 @@ from tests.tools.workbench import Workbench
 
 def bootstrap(nodes: LocalNodes, max_ttl: float = 30.0) -> LocalNodes:
     """Let fresh nodes vote at once in the middleware's default namespace."""
-    redlock = Redlock(nodes.urls, namespace="idem", max_ttl=max_ttl)
+    redlock = Redlock(nodes.urls, min(10.0, max_ttl), namespace="idem", max_ttl=max_ttl)
     redlock.bootstrap()
     redlock.close()
     return nodes

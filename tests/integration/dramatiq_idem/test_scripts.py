@@ -85,7 +85,9 @@ STATES = ["none", "free", "failed", "forgotten", "running", "overdue", "mine", "
 # -- claim
 
 
-@pytest.mark.parametrize(("state", "takeovers"), [("none", 0), ("free", 0), ("failed", 0), ("forgotten", 0), ("overdue", 2)])
+@pytest.mark.parametrize(
+    ("state", "takeovers"), [("none", 0), ("free", 0), ("failed", 0), ("forgotten", 0), ("overdue", 2)]
+)
 def test_claim_takes_what_nobody_runs(node, state, takeovers):
     """Running from now on, of the same generation, with the next fence, for the retention."""
     before = put(node, state)
@@ -154,7 +156,12 @@ def test_odd_message_ids_survive(node, message_id):
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize(
     ("marker", "reason"),
-    [(None, "new"), ("ffff 0 30000 records", "restarted"), ("id 0 4999 records", "max_ttl"), ("id now 30000 records", "waiting")],
+    [
+        (None, "new"),
+        ("ffff 0 30000 records", "restarted"),
+        ("id 0 4999 records", "max_ttl"),
+        ("id now 30000 records", "waiting"),
+    ],
 )
 def test_node_that_may_not_vote_grants_nothing(node, marker, reason, state):
     """It writes nothing, tells the generation that it knows, and still answers what is done."""
@@ -169,7 +176,7 @@ def test_node_that_may_not_vote_grants_nothing(node, marker, reason, state):
         assert reply == [0, "done", "leases", text, 0]
     else:
         assert reply[:2] == [-1, reason]
-        assert reply[4] == (1 if state == "forgotten" else 0)
+        assert reply[-1] == (1 if state == "forgotten" else 0)
     assert_untouched(node, text)
 
 

@@ -149,7 +149,7 @@ def test_all_wrongs_are_told_at_once():
     broker = StubBroker()
     middleware = appended(broker)
     broker.middleware.append(idempotency())
-    with pytest.raises(PlacementError, match="order.*twice|twice.*order"):
+    with pytest.raises(PlacementError, match=r"order.*twice|twice.*order"):
         check_placement(middleware, broker, (), ())
     with pytest.raises(PlacementError, match="twice"):
         check_placement(middleware, broker, (), ("order",))

@@ -26,9 +26,9 @@ from redlock import Vote, VoteKind
 ODD_IDS = ["", "-", "--", "%2D", "a b", " ", "\n", "a\x00b", "ключ", "\U0001f600", "%", "2024-01-01T00:00:00", "'\"\\"]
 
 
-def record(state=State.RUNNING, generation=0, fence=7, token="a", **other):
+def record(state=State.RUNNING, generation=0, fence=7, owner="a", **other):
     values = {"takeovers": 0, "deadline_ms": 0, "fingerprint": "", "message_id": "m", "tail": ""} | other
-    return Record(state, generation, fence, token, **values)
+    return Record(state, generation, fence, owner, **values)
 
 
 # -- the text on the nodes
@@ -70,7 +70,7 @@ def test_text_is_for_people_too():
     """The layout in lua/record.lua, word by word."""
     value = record(State.DONE, 2, 1234567890123456, "tok", takeovers=1, fingerprint="f00", message_id="id", tail="42")
     assert value.text() == "done 2 1234567890123456 tok 1 0 f00 id 42"
-    assert record(State.FREE, token="").text() == "free 0 7 - 0 0 - m"
+    assert record(State.FREE, owner="").text() == "free 0 7 - 0 0 - m"
 
 
 def test_completion_keeps_who_ran_it():
@@ -80,10 +80,12 @@ def test_completion_keeps_who_ran_it():
     assert running.completed("").tail == ""
 
 
-@pytest.mark.parametrize("text", ["", "x", "done 1", "napping 0 1 t 0 0 - m", "done one 1 t 0 0 - m", "done 0 1 t 0 0 -"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "done 1", "napping 0 1 t 0 0 - m", "done one 1 t 0 0 - m", "done 0 1 t 0 0 -"]
+)
 def test_foreign_text_is_refused(text):
     """What is no record raises instead of meaning something."""
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"not a valid State|not enough values|invalid literal"):
         Record.parse(text)
 
 
@@ -91,7 +93,7 @@ def test_foreign_text_is_refused(text):
 
 
 def votes_of(line):
-    """Read answers: G granted, B busy, D E F done with token a b c, ? nothing; then l for no rights; then generation."""
+    """Read answers: G granted, B busy, D E F done by a b c, ? nothing; then l for no rights; then the generation."""
     return [_vote(f"node{index}", word) for index, word in enumerate(line.split())]
 
 
@@ -100,14 +102,16 @@ def _vote(node, word):
     rights = "leases" if rights else "records"
     if what == "?":
         cause = "may not vote (waiting)" if generation else "no reply in time"
-        return Vote(node, VoteKind.UNKNOWN, ("waiting", 500, "marker", int(generation)) if generation else (), cause)
+        return Vote(
+            node, VoteKind.UNKNOWN, ("waiting", 500, "marker", "f00", 9, int(generation)) if generation else (), cause
+        )
     number = int(generation or 0)
     if what == "G":
-        return Vote(node, VoteKind.GRANTED, (rights, record(generation=number, token="ours").text(), 30_000))
+        return Vote(node, VoteKind.GRANTED, (rights, record(generation=number, owner="ours").text(), 30_000))
     if what == "B":
-        held = record(generation=number, token="theirs", message_id="holder").text()
+        held = record(generation=number, owner="theirs", message_id="holder").text()
         return Vote(node, VoteKind.REFUSED, ("busy", 700 + int(node[-1]), held, rights, 30_000))
-    done = record(State.DONE, number, token="abc"["DEF".index(what)]).text()
+    done = record(State.DONE, number, owner="abc"["DEF".index(what)]).text()
     return Vote(node, VoteKind.REFUSED, ("done", rights, done, 30_000))
 
 
@@ -256,7 +260,7 @@ def test_acknowledged_completion_is_never_run_again(round_, data):
 
 # -- which completion counts
 
-A, B, C = (record(State.DONE, token=token) for token in "abc")
+A, B, C = (record(State.DONE, owner=owner) for owner in "abc")
 AGREED = [
     (ONE, [], None),
     (ONE, [B], B),
@@ -292,8 +296,10 @@ def test_readers_agree(size, on_nodes, heard):
     assert some is None or some == agreed(on_nodes, quorums)
 
 
-@pytest.mark.parametrize(("nodes", "write", "lease", "absence"), [(1, 1, 1, 1), (2, 2, 2, 1), (3, 2, 2, 2), (3, 3, 2, 1),
-                                                                (4, 3, 3, 2), (5, 3, 3, 3), (5, 4, 3, 2), (5, 5, 3, 1)])
+@pytest.mark.parametrize(
+    ("nodes", "write", "lease", "absence"),
+    [(1, 1, 1, 1), (2, 2, 2, 1), (3, 2, 2, 2), (3, 3, 2, 1), (4, 3, 3, 2), (5, 3, 3, 3), (5, 4, 3, 2), (5, 5, 3, 1)],
+)
 def test_quorums_meet(nodes, write, lease, absence):
     """W nodes that confirm and N - W + 1 that know of nothing have one in common."""
     quorums = Quorums(nodes, write)

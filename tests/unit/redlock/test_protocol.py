@@ -26,6 +26,7 @@ from tests.tools.plans import (
     ManualClock,
     cut_off,
     granted,
+    marked,
     named,
     not_admitted,
     only_command,
@@ -356,11 +357,28 @@ def term(clock: ManualClock) -> Term:
 
 
 def extension(term: Term, clock: ManualClock, votes: Sequence[Vote], round_trip: float = 0.01) -> bool:
+    """Extend with the given votes; what is put back afterwards arrives."""
+    return extend_and_heal(term, clock, votes, round_trip)[0]
+
+
+def extend_and_heal(
+    term: Term, clock: ManualClock, votes: Sequence[Vote], round_trip: float = 0.01
+) -> tuple[bool, list[str | None]]:
+    """Extend with the given votes; return the outcome, and on which nodes the lease was put back."""
     plan = protocol(clock, len(votes)).extend(term, "t1")
     command = only_command(next(plan))
     assert (command.script.name, command.keys[0], command.args[:2]) == ("extend", "redlock:lock:r", ("t1", 10_000))
     clock.advance(round_trip)
-    return bool(result_of(plan, votes))
+    try:
+        healed = scripts_of(plan.send(votes))
+    except StopIteration as end:
+        return bool(end.value), [None] * len(votes)
+    return bool(result_of(plan, named(granted(0) for _ in votes))), healed
+
+
+def gone() -> Vote:
+    """Return the answer of a node that has forgotten the lease, with its time in ms."""
+    return refused("gone", 7_000_000)
 
 
 def test_extension_counts_from_its_own_start(clock: ManualClock, term: Term) -> None:
@@ -393,12 +411,31 @@ def test_extension_never_revives(clock: ManualClock, term: Term) -> None:
     assert term.is_lost
 
 
+def test_node_that_had_forgotten_gets_the_lease_back(clock: ManualClock, term: Term) -> None:
+    """L42: an extension heals; by the node's own clock until the lease ends, so that nothing late brings it back."""
+    plan = protocol(clock).extend(term, "t1", 77)
+    next(plan)
+    clock.advance(0.01)
+    step = plan.send(named([granted("extended"), gone(), granted("extended")]))
+    assert scripts_of(step) == [None, "heal", None]
+    token, until_ms, fence = step.commands[1].args[:3]
+    assert (token, fence) == ("t1", 77)
+    assert 7_000_000 + 9_000 < until_ms <= 7_000_000 + 1000 * term.remaining()
+    assert result_of(plan, spelled("UGU")) is True
+
+
 def test_node_that_had_forgotten_does_not_count_in_the_same_round(clock: ManualClock, term: Term) -> None:
-    """L42: what a node re-created counts from the next round on."""
-    votes = named([granted("extended"), refused("recreated"), refused("recreated")])
-    assert not extension(term, clock, votes)
+    """L42: two of three forgot: no extension, but the lease is still valid and is put back, for the next round."""
+    extended, healed = extend_and_heal(term, clock, named([granted("extended"), gone(), gone()]))
+    assert not extended
     assert not term.is_lost, "the lease keeps the validity that it has"
-    assert extension(term, clock, named([granted("extended"), granted("extended"), refused("recreated")]))
+    assert healed == [None, "heal", "heal"]
+
+
+def test_lease_that_ended_in_mid_round_is_not_put_back(clock: ManualClock, term: Term) -> None:
+    """L37: healing is extending: only while the validity lasts."""
+    clock.advance(9.5)
+    assert extend_and_heal(term, clock, named([gone()] * 3), round_trip=0.6) == (False, [None] * 3)
 
 
 def test_extension_without_a_quorum_may_be_tried_again(clock: ManualClock, term: Term) -> None:
@@ -442,9 +479,9 @@ def test_bootstrap_lets_new_nodes_serve_at_once(clock: ManualClock) -> None:
     events: list[Any] = []
     plan = protocol(clock, events=events).bootstrap(force=False)
     assert scripts_of(next(plan)) == ["marker"] * 3
-    step = plan.send(named(granted("") for _ in range(3)))
+    step = plan.send(named(marked() for _ in range(3)))
     assert scripts_of(step) == ["admit"] * 3
-    assert only_command(step).args[:4] == ("", 30_000, "records", "ever")
+    assert only_command(step).args[3:6] == (30_000, "records", "ever")
     result_of(plan, named(granted("marker", 10**12) for _ in range(3)))
     assert [(event.reason, event.wait_ms) for event in events] == [("vouched", 0)] * 3
 
@@ -452,7 +489,7 @@ def test_bootstrap_lets_new_nodes_serve_at_once(clock: ManualClock) -> None:
 def test_bootstrap_refuses_where_a_node_has_voted(clock: ManualClock) -> None:
     plan = protocol(clock).bootstrap(force=False)
     next(plan)
-    error = fails(plan, named([granted(""), granted("ab12 5 30000 records 0a1b2c3d"), granted("")]))
+    error = fails(plan, named([marked(), marked("ab12 5 30000 records 0a1b2c3d"), marked()]))
     assert isinstance(error, SettingsError)
     assert "n2" in str(error)
 
@@ -460,20 +497,20 @@ def test_bootstrap_refuses_where_a_node_has_voted(clock: ManualClock) -> None:
 def test_bootstrap_needs_all_nodes(clock: ManualClock) -> None:
     plan = protocol(clock).bootstrap(force=True)
     next(plan)
-    assert isinstance(fails(plan, named([granted(""), granted(""), unknown()])), QuorumUnreachableError)
+    assert isinstance(fails(plan, named([marked(), marked(), unknown()])), QuorumUnreachableError)
 
 
 def test_forced_bootstrap_keeps_the_longest_max_ttl(clock: ManualClock) -> None:
     plan = protocol(clock).bootstrap(force=True)
     next(plan)
-    step = plan.send(named([granted(""), granted("ab12 5 60000 records 0a1b2c3d"), granted("")]))
-    assert [command.args[1] for command in step.commands] == [60_000] * 3
+    step = plan.send(named([marked(), marked("ab12 5 60000 records 0a1b2c3d"), marked()]))
+    assert [command.args[3] for command in step.commands] == [60_000] * 3
 
 
 def test_bootstrap_that_met_another_one_is_no_success(clock: ManualClock) -> None:
     """A marker that changed in between was not overwritten, and is not claimed to be."""
     plan = protocol(clock).bootstrap(force=False)
     next(plan)
-    plan.send(named(granted("") for _ in range(3)))
+    plan.send(named(marked() for _ in range(3)))
     answers = named([granted("m", 1), granted("m", 1), refused("changed", "other")])
     assert isinstance(fails(plan, answers), QuorumUnreachableError)

@@ -1,0 +1,115 @@
+"""Worker processes that are killed, stopped or many; the broker is a Redis."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.tools.worker_rig import WorkerRig
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def rig(tmp_path, shared, broker_url) -> Iterator[Callable[..., WorkerRig]]:
+    """Make a rig on shared nodes."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(WorkerRig(tmp_path, shared.urls, broker_url, **options))
+
+
+def crash(rig, message, point):
+    """Let a worker kill itself over a message, then let the next one work until all is done."""
+    rig.send(message)
+    with rig.worker(KILL=point) as process:
+        rig.wait_for_death(process)
+    with rig.worker():
+        rig.wait(rig.is_drained)
+        assert rig.result(message) == 42
+
+
+def test_worker_that_dies_in_the_body(rig):
+    """MB1: its lease runs out, not its time limit of an hour; the next worker takes over and completes."""
+    rig = rig(actor={"time_limit": 3_600_000}, lease=4_000)  # the broker redelivers it while the lease holds
+    crash(rig, rig.job("a", d=0.6), "body")
+    assert (rig.log.starts(), rig.log.ends()) == (2, 1)
+    assert [line["takeovers"] for line in rig.lines if line["what"] == "start"] == [0, 1]
+    assert len(rig.told("Completed")) == 1
+    assert any("reason='busy'" in event for event in rig.told("Deferred"))
+    assert rig.dead_letters == 0
+
+
+def test_worker_that_dies_between_body_and_completion(rig):
+    """The case that no lock can help: it runs again, told that it is a takeover."""
+    rig = rig()
+    crash(rig, rig.job("a", d=0.2), "behind_body")
+    assert rig.log.starts() == 2
+    assert [line["takeovers"] for line in rig.lines if line["what"] == "start"] == [0, 1]
+    assert len(rig.told("Completed")) == 1
+    assert rig.dead_letters == 0
+
+
+def test_worker_that_dies_between_completion_and_acknowledgement(rig):
+    """MB3: the redelivered message is skipped, and its result stays."""
+    rig = rig()
+    crash(rig, rig.job("a", d=0.2), "before_ack")
+    assert (rig.log.starts(), rig.log.ends()) == (1, 1)
+    assert len(rig.told("Skipped")) == 1
+    assert rig.dead_letters == 0
+
+
+def test_interrupted_job_is_given_up_and_runs_again(rig):
+    """MB9: a shutdown is no completion, and the key is free at once, for the retry at the next worker."""
+    # The retry is long enough under way that the stopping worker does not take it once more.
+    rig = rig(actor={"notify_shutdown": True, "min_backoff": 4_000, "max_backoff": 4_000}, lease=20_000)
+    message = rig.send(rig.job("a", d=20.0))
+    with rig.worker() as process:
+        rig.wait(lambda: rig.log.starts() == 1)
+        process.send_signal(signal.SIGTERM)
+        process.wait(20.0)
+    assert rig.told("Completed") == []
+    assert len(rig.told("GivenUp")) == 1
+    assert rig.log.ends() == 0
+    with rig.worker():
+        rig.wait(lambda: rig.log.starts() == 2)  # long before the lease would have ended
+    assert rig.told("Deferred") == []
+    assert message.message_id in rig.told("GivenUp")[0]
+
+
+@pytest.mark.parametrize("start", ["--use-spawn", "fork"])
+def test_each_process_renews_its_own_leases(rig, start):
+    """MC11: a renewal thread made before a fork would be missing in the children."""
+    rig = rig(lease=700)
+    messages = [rig.send(rig.job(number, d=2.0)) for number in range(4)]
+    arguments = [start] if start.startswith("-") else []
+    # Three deliveries at a time, so that four jobs keep both processes busy and leave one thread for duplicates.
+    with rig.worker(*arguments, processes=2, threads=3, dramatiq_queue_prefetch="3"):
+        rig.wait(lambda: rig.log.starts() == 4)
+        for message in messages:
+            rig.send(message)
+        rig.wait(lambda: rig.log.ends() == 4)
+        rig.wait(rig.is_drained)
+    assert rig.log.starts() == 4
+    assert rig.log.most_at_once() == 1
+    assert rig.told("LeaseLost") == []
+    assert len({line["pid"] for line in rig.lines if line["what"] == "start"}) == 2
+
+
+def test_two_copies_that_start_at_once_on_two_workers(rig):
+    """MD2: 200 ids, two copies each, two workers of eight threads."""
+    rig = rig()
+    messages = [rig.job(number, d=0.001 * (number % 6)) for number in range(200)]
+    with rig.worker(threads=8), rig.worker(threads=8):
+        rig.wait_for_boots(2)
+        for message in messages:
+            rig.send(message)
+            rig.send(message)
+        rig.wait(lambda: rig.log.ends() >= 200)
+        rig.wait(rig.is_drained)
+    assert rig.log.starts() == 200
+    assert rig.log.most_at_once() == 1
+    assert rig.dead_letters == 0
+    assert {rig.result(message) for message in messages[::20]} == {42}
+    assert len({line["pid"] for line in rig.lines if line["what"] == "start"}) == 2
