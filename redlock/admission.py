@@ -154,9 +154,7 @@ def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
     granted_ms = max(known.granted_ms for known in remembered) if remembered else announced_ms
     longest_now = Longest(announced_ms, granted_ms)
     return [
-        refusal.admission(refusal.reason, Longest(announced_ms, granted_ms), rights, since)
-        if refusal and lost
-        else keeps
+        refusal.admission(refusal.reason, longest_now, rights, since) if refusal and lost else keeps
         for refusal, lost, keeps in zip(refusals, forgot, kept, strict=True)
     ]
 
