@@ -205,15 +205,20 @@ class ClaimProtocol:
         args = (record.text(), record.generation, request.retention_ms)
         command = Command(COMPLETE, (self._key(request),), args, worth=_COMPLETION_WORTH)
         votes = yield self._to_all(command, self._is_recorded)
+        if self._is_confirmed(votes):
+            return Recorded(record)
         found = agreed(_completions(votes), self._quorums)
         return Recorded(found) if found else None
 
+    def _is_confirmed(self, votes: Sequence[Vote | None]) -> bool:
+        """Return whether W nodes hold the very record that was sent."""
+        return sum([vote is not None and vote.kind is VoteKind.GRANTED for vote in votes]) >= self._quorums.write
+
     def _is_recorded(self, votes: Sequence[Vote | None]) -> bool:
-        confirmed = sum(vote is not None and vote.kind is VoteKind.GRANTED for vote in votes)
-        return confirmed >= self._quorums.write or None not in votes
+        return self._is_confirmed(votes) or None not in votes
 
     def _is_answered(self, votes: Sequence[Vote | None]) -> bool:
-        answers = sum(vote is not None and vote.kind is not VoteKind.UNKNOWN for vote in votes)
+        answers = sum([vote is not None and vote.kind is not VoteKind.UNKNOWN for vote in votes])
         return answers >= max(self._quorums.lease, self._quorums.absence)
 
     def fence(self, claim: Claim) -> Plan[int | None]:

@@ -48,6 +48,9 @@ class State(str, enum.Enum):
     FORGOTTEN = "forgotten"
 
 
+_STATES = {state.value: state for state in State}
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """What one node has under a key.
@@ -79,14 +82,14 @@ class Record:
         """Read a record as it stands on a node; see ``lua/record.lua`` for the layout."""
         state, generation, fence, token, takeovers, deadline, fingerprint, message_id, *tail = text.split(" ", 8)
         return cls(
-            State(state),
+            _STATES[state],
             int(generation),
             int(fence),
-            _or_empty(token),
+            "" if token == "-" else token,  # noqa: S105 - the sign for none
             int(takeovers),
             int(deadline),
-            _or_empty(fingerprint),
-            unquote(_or_empty(message_id)),
+            "" if fingerprint == "-" else fingerprint,
+            "" if message_id == "-" else unquote(message_id) if "%" in message_id else message_id,
             tail[0] if tail else "",
         )
 
@@ -108,10 +111,6 @@ def about_text(fingerprint: str, message_id: str) -> str:
 
 def _word(text: str) -> str:
     return "%2D" if text == "-" else quote(text, safe=":@") or "-"
-
-
-def _or_empty(word: str) -> str:
-    return "" if word == "-" else word
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +198,10 @@ def judge_claim(votes: Sequence[Vote], quorums: Quorums) -> Granted | Completed 
 
 def is_forgetful(vote: Vote) -> bool:
     """Return whether an answer to a claim comes from a node that votes, but cannot speak for the records."""
-    answer = _Answer.of(vote)
-    return answer is not None and answer.said != "not admitted" and not answer.has_rights
+    return vote.kind is not VoteKind.UNKNOWN and not _Answer.has_records_rights(vote)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Answer:
     """One node's answer to a claim, taken apart."""
 
@@ -218,14 +216,21 @@ class _Answer:
         """Read a vote; None if the node said nothing about the key."""
         reply = vote.reply
         if vote.kind is VoteKind.UNKNOWN:
-            return cls("not admitted", int(reply[5]), False) if reply else None
+            return cls("not admitted", int(reply[5]), has_rights=False) if reply else None
         if vote.kind is VoteKind.GRANTED:
-            record = Record.parse(str(reply[1]))
+            record = Record.parse(reply[1])
             return cls("granted", record.generation, reply[0] == "records", record)
-        record = Record.parse(str(reply[2]))
-        if reply[0] == "done":
-            return cls("done", record.generation, reply[1] == "records", record)
-        return cls("busy", record.generation, reply[3] == "records", record, int(reply[1]) / 1000)
+        record = Record.parse(reply[2])
+        left = int(reply[1]) / 1000 if reply[0] == "busy" else 0.0
+        return cls(str(reply[0]), record.generation, cls.has_records_rights(vote), record, left)
+
+    @staticmethod
+    def has_records_rights(vote: Vote) -> bool:
+        """Return whether the node that voted may speak for the absence of records."""
+        reply = vote.reply
+        if vote.kind is VoteKind.GRANTED:
+            return reply[0] == "records"  # type: ignore[no-any-return]
+        return reply[3 if reply[0] == "busy" else 1] == "records"  # type: ignore[no-any-return]
 
 
 def agreed(records: Iterable[Record], quorums: Quorums) -> Record | None:

@@ -170,6 +170,8 @@ def _kept(refusal: Refusal | None, settings: Settings) -> Admission | None:
 
 def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
     """Write the markers that a round of votes asked for, and return what was written."""
+    if not any(vote.kind is VoteKind.UNKNOWN and vote.reply for vote in votes):
+        return []  # as nearly always: nobody refused to vote
     decisions = decide(votes, settings)
     answers = yield from _write(decisions, settings)
     return [

@@ -125,16 +125,21 @@ class Link:
             raise
         self._connection, self._socket, self._reader, self.fileno = connection, sock, new_reader(), sock.fileno()
 
-    def send(self, slot: Slot) -> None:
-        """Queue a command; `flush` writes it. A script's first call on a link brings its text, later ones its hash."""
-        script = slot.command.script
+    def send(self, slot: Slot, data: bytes | None = None) -> None:
+        """Queue a command; `flush` writes it. A script's first call on a link brings its text, later ones its hash.
+
+        Args:
+            slot: The command, and who gets its reply.
+            data: The command's bytes by hash, if they are at hand.
+        """
+        sha = slot.command.script.sha
         self._sent += 1
         slot.sent_as = self._sent
-        by_text = script.sha not in self._texts
+        by_text = sha not in self._texts
         if by_text:
-            self._texts[script.sha] = self._sent
+            self._texts[sha] = self._sent
         self._slots.append(slot)
-        self._unsent += packed(slot.command, by_text=by_text)
+        self._unsent += packed(slot.command, by_text=by_text) if by_text or data is None else data
 
     def flush(self) -> None:
         """Write what the socket takes.
