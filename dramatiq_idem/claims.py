@@ -9,22 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
-from dramatiq_idem.record import (
-    Busy,
-    Completed,
-    Granted,
-    Quorums,
-    Record,
-    State,
-    Unavailable,
-    about_text,
-    agreed,
-    is_forgetful,
-    judge_claim,
-)
+from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
+from dramatiq_idem.judgement import Completed, Granted, Outdated, Unavailable, agreed, is_forgetful, judge_claim
+from dramatiq_idem.record import Quorums, Record, State, about_text
 from redlock import (
     ADMISSION,
     Broadcast,
@@ -50,7 +38,7 @@ from redlock import (
     trusted,
 )
 
-__all__ = ["Claim", "ClaimProtocol", "ClaimRequest", "Outcome", "Recorded"]
+__all__ = ["ClaimProtocol"]
 
 CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION)
 RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
@@ -62,52 +50,6 @@ UNDO = load_script("dramatiq_idem", "undo", by_text=True)
 
 _COMPLETION_WORTH = 600.0
 """Seconds for which a completion is kept for a node that cannot be reached; after that it is the repair's."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """What a delivery wants to run.
-
-    Args:
-        name: The record's name, unique within the namespace.
-        message_id: Of the message; empty if the name says it already.
-        fingerprint: Of the arguments; empty if they are not compared.
-        lease_ms: Life of the claim unless it is renewed.
-        retention_ms: Life of the record.
-    """
-
-    name: str
-    message_id: str
-    fingerprint: str
-    lease_ms: int
-    retention_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A key that is ours to run.
-
-    Args:
-        request: What was asked for.
-        record: As claimed; its token is ours.
-        term: How long the claim may be trusted.
-        fences: The fencing counters of the nodes that granted it.
-    """
-
-    request: ClaimRequest
-    record: Record
-    term: Term
-    fences: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A completion that W nodes hold: ours, or the one that an earlier run recorded."""
-
-    record: Record
-
-
-Outcome: TypeAlias = Claim | Completed | Busy | Unavailable
 
 
 class ClaimProtocol:
@@ -139,25 +81,31 @@ class ClaimProtocol:
         self._on_forgetful = on_forgetful
 
     def claim(self, request: ClaimRequest) -> Plan[Outcome]:
-        """Claim a key with one attempt, or two where the first let new nodes serve."""
-        outcome, serves_now = yield from self._attempt(request)
-        if serves_now and isinstance(outcome, Unavailable):
-            outcome, _ = yield from self._attempt(request)
+        """Claim a key: with one attempt; with a second where the first let nodes serve or met a newer generation."""
+        outcome, serves_now = yield from self._attempt(request, 0)
+        if isinstance(outcome, Outdated):
+            outcome, _ = yield from self._attempt(request, outcome.generation)
+        elif serves_now and isinstance(outcome, Unavailable):
+            outcome, _ = yield from self._attempt(request, 0)
+        if isinstance(outcome, Outdated):
+            return Unavailable({"generation": "the key is being forgotten"})
         if isinstance(outcome, Completed) and not outcome.is_agreed:
             recorded = yield from self._record(request, outcome.record)
-            return Completed(recorded.record, True) if recorded else Unavailable({"records": "a completion on too few"})
+            if recorded and not recorded.is_forgotten:
+                return Completed(recorded.record, is_agreed=True)
+            return Unavailable({"records": "a completion on too few nodes"})
         return outcome
 
-    def _attempt(self, request: ClaimRequest) -> Plan[tuple[Outcome, bool]]:
+    def _attempt(self, request: ClaimRequest, floor: int) -> Plan[tuple[Outcome | Outdated, bool]]:
         token = self._new_token()
         undo = self._undo_command(request, token)
         votes: Sequence[Vote] | None = None
         started = self._clock()
         until = started + trusted(request.lease_ms, self._settings)
         try:
-            votes = yield self._to_all(self._claim_command(request, token), everybody, self._is_answered)
+            votes = yield self._to_all(self._claim_command(request, token, floor), everybody, self._is_answered)
             admitted = yield from admit(votes, self._settings)
-            outcome = judge_claim(votes, self._quorums)
+            outcome = judge_claim(votes, self._quorums, floor)
             is_raised = isinstance(outcome, Unavailable) and asks_for_raise(votes)
             if is_raised:
                 yield from raise_max_ttl(votes, self._settings)
@@ -171,7 +119,7 @@ class ClaimProtocol:
             self._on_forgetful()
         if isinstance(outcome, Granted) and self._clock() < until:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
-            return Claim(request, outcome.record, term, outcome.fences), serves_now
+            return Claim(request, outcome.record, term, outcome.fences, outcome.is_contested), serves_now
         if any(vote.kind is not VoteKind.REFUSED for vote in votes):
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
         if isinstance(outcome, Granted):
@@ -207,6 +155,8 @@ class ClaimProtocol:
         votes = yield self._to_all(command, self._is_recorded)
         if self._is_confirmed(votes):
             return Recorded(record)
+        if any(vote.kind is VoteKind.REFUSED and vote.reply[0] == "gone" for vote in votes):
+            return Recorded(record, is_forgotten=True)
         found = agreed(_completions(votes), self._quorums)
         return Recorded(found) if found else None
 
@@ -241,10 +191,10 @@ class ClaimProtocol:
         votes = yield self._to_all(command, is_decided)
         return tally(votes) is Verdict.GRANTED
 
-    def _claim_command(self, request: ClaimRequest, token: str) -> Command:
+    def _claim_command(self, request: ClaimRequest, token: str, floor: int) -> Command:
         keys = (self._key(request), self._settings.key("marker"))
         about = about_text(request.fingerprint, request.message_id)
-        args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about)
+        args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about, floor)
         return Command(CLAIM, keys, args, self._undo_command(request, token))
 
     def _undo_command(self, request: ClaimRequest, token: str) -> Command:

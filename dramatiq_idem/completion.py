@@ -78,7 +78,9 @@ class Completion:
             return False
         delivery.claim = None
         delivery.end_claim()
-        if recorded.record.token == claim.record.token:
+        if recorded.is_forgotten:
+            self._desk.tell(events.Forgotten, message, delivery)
+        elif recorded.record.token == claim.record.token:
             self._desk.tell(events.Completed, message, delivery, clock() - (delivery.finished_at or clock()))
         else:
             self._desk.tell(events.DoubleRun, message, delivery, recorded.record.message_id or message.message_id)

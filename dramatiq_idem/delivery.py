@@ -16,9 +16,9 @@ from dramatiq import Broker, Message
 from dramatiq.broker import MessageProxy
 from dramatiq.results import Results
 
-from dramatiq_idem.claims import Claim
+from dramatiq_idem.claim import Claim
+from dramatiq_idem.judgement import Busy
 from dramatiq_idem.policies import DEFERRALS
-from dramatiq_idem.record import Busy
 from dramatiq_idem.rules import MessageRules
 from dramatiq_idem.store import Keeper
 

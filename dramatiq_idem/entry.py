@@ -21,7 +21,7 @@ from dramatiq.middleware import MiddlewareError, SkipMessage
 from dramatiq_idem import delivery as deliveries
 from dramatiq_idem import events
 from dramatiq_idem.body import Interrupter, expect_body
-from dramatiq_idem.claims import Claim, ClaimRequest, Outcome
+from dramatiq_idem.claim import Claim, ClaimRequest, Outcome
 from dramatiq_idem.delivery import Delivery, decode_result, deferred_copy, is_result_wanted, mute_results
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
 from dramatiq_idem.errors import (
@@ -31,8 +31,9 @@ from dramatiq_idem.errors import (
     OptionError,
     StoreUnavailableError,
 )
+from dramatiq_idem.judgement import Busy, Unavailable
 from dramatiq_idem.policies import DEFERRALS
-from dramatiq_idem.record import Busy, State, Unavailable
+from dramatiq_idem.record import State
 from dramatiq_idem.rules import MessageRules, Rulebook
 from dramatiq_idem.runs import Run, enter_run, leave_run
 from dramatiq_idem.verdict import Refuse, Replay, RunIt, RunUnprotected, Skip, decide
@@ -166,11 +167,11 @@ class Entry:
         enter_run(Run(delivery.key or "", claim, self._desk.store))
 
     def _settled_result(self, message: MessageProxy, delivery: Delivery, claim: Claim, result: Any) -> Any:
-        """Return the body's result; or, where the lease was lost and another run was completed, that one's.
+        """Return the body's result; or, where another run may have been under way and was completed, that one's.
 
         A stored result never changes, and the other one may be stored already.
         """
-        if not claim.term.is_lost:
+        if not claim.term.is_lost and not claim.is_contested:
             return result
         other = self._desk.store.completion(claim.request.name)
         if other is None or other.token == claim.record.token:

@@ -18,6 +18,7 @@ __all__ = [
     "DeadLettered",
     "Deferred",
     "DoubleRun",
+    "Forgotten",
     "GivenUp",
     "LeaseLost",
     "MessageEvent",
@@ -151,6 +152,13 @@ class DoubleRun(MessageEvent):
 
     level: ClassVar[int] = logging.CRITICAL
     completed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten(MessageEvent):
+    """Somebody forgot the key while its body ran: this completion does not count any more."""
+
+    level: ClassVar[int] = logging.WARNING
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dramatiq_idem.errors import ForgetError
-from dramatiq_idem.record import Quorums, Record, State, agreed
+from dramatiq_idem.judgement import agreed
+from dramatiq_idem.record import Quorums, Record, State
 from redlock import ADMISSION, Broadcast, Command, Plan, Settings, Vote, VoteKind, load_script
 
 __all__ = ["LOOK", "Lookup"]

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dramatiq_idem.claims import Claim, ClaimRequest, Outcome, Recorded
+from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
 from dramatiq_idem.errors import ForgetError
-from dramatiq_idem.record import Busy, Completed, Record, State
+from dramatiq_idem.judgement import Busy, Completed
+from dramatiq_idem.record import Record, State
 from redlock import Clock, Term, clock, new_token
 
 __all__ = ["MemoryStore"]
@@ -87,7 +88,7 @@ class MemoryStore:
         with self._mutex:
             entry = self._entry(claim.request.name, now)
             if entry and entry.record.generation > done.generation:
-                return Recorded(done)
+                return Recorded(done, is_forgotten=True)
             if entry and entry.record.state is State.DONE and entry.record.generation == done.generation:
                 return Recorded(entry.record)
             self._entries[claim.request.name] = _Entry(done, now, now + claim.request.retention_ms / 1000)

@@ -17,25 +17,12 @@ A key's record goes through these states on each node; the scripts in ``lua`` ar
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
-from redlock import Vote, VoteKind, quorum_size
+from redlock import quorum_size
 
-__all__ = [
-    "Busy",
-    "Completed",
-    "Granted",
-    "Quorums",
-    "Record",
-    "State",
-    "Unavailable",
-    "agreed",
-    "is_forgetful",
-    "judge_claim",
-]
+__all__ = ["Quorums", "Record", "State", "about_text"]
 
 
 class State(str, enum.Enum):
@@ -131,123 +118,14 @@ class Quorums:
         return quorum_size(self.nodes)
 
     @property
+    def remembering(self) -> int:
+        """Nodes that a repair has to read: so many that they meet every completion and every claim under way."""
+        return self.nodes - min(self.write, self.lease) + 1
+
+    @property
     def absence(self) -> int:
         """Nodes with records rights that find nothing: so many that they meet every acknowledged completion.
 
         Source: quorum intersection, R + W > N.
         """
         return self.nodes - self.write + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The key is ours: run the body. `fences` are the counters of the nodes that granted it."""
-
-    record: Record
-    fences: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The key is done: do not run the body. `is_agreed` once W nodes hold this record."""
-
-    record: Record
-    is_agreed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Somebody runs the key now, for at most `left` seconds unless its lease is renewed."""
-
-    record: Record
-    left: float
-
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """Nothing can be concluded; the causes by node name."""
-
-    causes: dict[str, str]
-
-
-def judge_claim(votes: Sequence[Vote], quorums: Quorums) -> Granted | Completed | Busy | Unavailable:
-    """Return what the answers of all nodes to a claim mean."""
-    answers = [answer for vote in votes if (answer := _Answer.of(vote))]
-    known = max((answer.generation for answer in answers), default=0)
-    done = [answer for answer in answers if answer.said == "done" and answer.generation == known]
-    granted = [answer for answer in answers if answer.said == "granted"]
-    busy = [answer for answer in answers if answer.said == "busy"]
-    rights = [answer for answer in answers if answer.has_rights]
-    if done and (any(answer.has_rights for answer in done) or len(rights) >= quorums.absence):
-        records = [answer.record for answer in done if answer.record]
-        found = agreed(records, quorums)
-        return Completed(found or _most_frequent(records), found is not None)
-    absent = [answer for answer in granted if answer.has_rights]
-    if not done and len(granted) >= quorums.lease and len(absent) >= quorums.absence:
-        claims = [answer.record for answer in granted if answer.record]
-        best = max(claims, key=lambda record: (record.generation, record.fence))
-        takeovers = max(record.takeovers for record in claims if record.generation == best.generation)
-        return Granted(replace(best, takeovers=takeovers), tuple(record.fence for record in claims))
-    holders = [answer.record for answer in busy if answer.record]
-    if holders:
-        return Busy(holders[0], min(answer.left for answer in busy))
-    causes = {vote.node: vote.cause or "unknown" for vote in votes if vote.kind is VoteKind.UNKNOWN}
-    forgetful = [vote.node for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0] != "records"]
-    return Unavailable(causes | dict.fromkeys(forgetful, "has forgotten records and cannot say that there is none"))
-
-
-def is_forgetful(vote: Vote) -> bool:
-    """Return whether an answer to a claim comes from a node that votes, but cannot speak for the records."""
-    return vote.kind is not VoteKind.UNKNOWN and not _Answer.has_records_rights(vote)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """One node's answer to a claim, taken apart."""
-
-    said: str
-    generation: int
-    has_rights: bool
-    record: Record | None = None
-    left: float = 0.0
-
-    @classmethod
-    def of(cls, vote: Vote) -> _Answer | None:
-        """Read a vote; None if the node said nothing about the key."""
-        reply = vote.reply
-        if vote.kind is VoteKind.UNKNOWN:
-            return cls("not admitted", int(reply[5]), has_rights=False) if reply else None
-        if vote.kind is VoteKind.GRANTED:
-            record = Record.parse(reply[1])
-            return cls("granted", record.generation, reply[0] == "records", record)
-        record = Record.parse(reply[2])
-        left = int(reply[1]) / 1000 if reply[0] == "busy" else 0.0
-        return cls(str(reply[0]), record.generation, cls.has_records_rights(vote), record, left)
-
-    @staticmethod
-    def has_records_rights(vote: Vote) -> bool:
-        """Return whether the node that voted may speak for the absence of records."""
-        reply = vote.reply
-        if vote.kind is VoteKind.GRANTED:
-            return reply[0] == "records"  # type: ignore[no-any-return]
-        return reply[3 if reply[0] == "busy" else 1] == "records"  # type: ignore[no-any-return]
-
-
-def agreed(records: Iterable[Record], quorums: Quorums) -> Record | None:
-    """Return the completion that counts among those that the nodes hold, or None if that is open.
-
-    It is the one that W nodes hold. Only if all nodes hold completions and no W of them the same, the lowest token's
-    counts: no other choice would be the same for every reader.
-    """
-    held = list(records)
-    if not held:
-        return None
-    best = _most_frequent(held)
-    if held.count(best) >= quorums.write:
-        return best
-    return min(held, key=lambda record: record.token) if len(held) == quorums.nodes else None
-
-
-def _most_frequent(records: list[Record]) -> Record:
-    counts = Counter(records)
-    return min(counts, key=lambda record: (-counts[record], record.takeovers, record.token))

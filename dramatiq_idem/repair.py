@@ -1,17 +1,17 @@
 """Repair: a node that forgot its records learns them from the others, and may then speak for their absence again.
 
 A node that restarted, was flushed or replaced takes completions and answers done, but may not say "there is nothing":
-what it has forgotten may have been completed. It gets that right back when a copy of the records of N - W + 1 nodes
-that remember has been made:
+what it has forgotten may have been completed. It gets that right back when a copy was made of the records of
+N - min(W, majority) + 1 nodes that remember:
 
 - It starts after the node's lease wait, which is longer than any attempt: what was acknowledged with its help before
   it forgot is on the other nodes by then, and completions since reach it by themselves.
 - A copy only moves a record up; completions that arrive meanwhile are not undone by it.
-- The right is given to the identity for which the copy was made: a node that forgets again meanwhile stays without.
+- The right is given to the identity for which the copy was made, and only if no source has forgotten meanwhile.
 - One repairs at a time, under a lease. A repair that breaks off gives no right and is begun anew.
 - If all nodes answer and none has the right (new, or all have forgotten), nobody knows more than they do: they get it,
-  with one critical event. If fewer than N - W + 1 remember and others are away, claims wait until these are back, or
-  until somebody accepts the loss.
+  with one critical event. If too few remember and others are away, claims wait until these are back, or until somebody
+  accepts the loss.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Repair:
         standing = job.standing
         sources = standing.remembering
         nobody_knows = not sources and all(standing.answered)
-        if len(sources) < self._quorums.absence and not nobody_knows and not accept_loss:
+        if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:
             return False
         for target in standing.forgetful:
             marker = standing.markers[target]
@@ -166,7 +166,7 @@ class Repair:
             if answer.kind is not VoteKind.GRANTED:
                 return False
             notify(self._observer, NodeRepaired(self._names[target], moved))
-        if len(sources) < self._quorums.absence:
+        if len(sources) < self._quorums.remembering:
             notify(self._observer, RecordsForgotten(tuple(self._names[index] for index in standing.forgetful)))
         return all(standing.answered)
 
@@ -179,7 +179,7 @@ class Repair:
             if job.term.renew_at <= self._locks.clock() and not (yield from self._locks.extend(job.term, job.token)):
                 return None
             page = yield from self._ask(source, Command(SCAN, (marker_key,), (cursor, pattern, _BATCH)))
-            if page.kind is not VoteKind.GRANTED or not _remembers(str(page.reply[1])):
+            if page.kind is not VoteKind.GRANTED or not _remembers(str(page.reply[1]), job.standing.markers[source]):
                 return None
             cursor, records = str(page.reply[0]), [_text(value) for value in page.reply[2]]
             values = [value for pair in zip(records[1::3], records[2::3], strict=True) for value in pair]
@@ -200,9 +200,9 @@ class Repair:
         return votes[index]  # type: ignore[no-any-return]
 
 
-def _remembers(marker: str) -> bool:
-    found = Marker.parse(marker)
-    return found is not None and found.rights == "records"
+def _remembers(text: str, before: Marker | None) -> bool:
+    marker = Marker.parse(text)
+    return bool(marker and before and marker.rights == "records" and marker.identity == before.identity)
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from dramatiq_idem.claims import Claim
+from dramatiq_idem.claim import Claim
 from dramatiq_idem.store import Store
 from redlock import LeaseLostError, Term
 

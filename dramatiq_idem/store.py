@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import redis
 
-from dramatiq_idem.claims import Claim, ClaimProtocol, ClaimRequest, Outcome, Recorded
+from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
+from dramatiq_idem.claims import ClaimProtocol
 from dramatiq_idem.lookup import Lookup
 from dramatiq_idem.record import Quorums, Record, State
 from dramatiq_idem.repair import Repair

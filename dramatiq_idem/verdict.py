@@ -15,14 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dramatiq_idem.claims import Claim, Outcome
+from dramatiq_idem.claim import Claim, Outcome
 from dramatiq_idem.errors import (
     KeyReusedError,
     MessageRefusedError,
     ResultMissingError,
     TakeoversExhaustedError,
 )
-from dramatiq_idem.record import Busy, Completed, Record, Unavailable
+from dramatiq_idem.judgement import Busy, Completed, Unavailable
+from dramatiq_idem.record import Record
 from dramatiq_idem.rules import MessageRules
 
 __all__ = ["Action", "Defer", "Refuse", "Replay", "RunIt", "RunUnprotected", "Skip", "decide"]
