@@ -9,16 +9,20 @@ from tests.simulation.fence_model import Design, Result, check
 # Floors on the number of states: a model that lost its moves would exhaust at once and prove nothing.
 SAFE = [
     pytest.param(Design(lost_replies=True, ticks=1), 400_000, id="replies lost while seconds pass"),
-    pytest.param(Design(clients=3), 400_000, id="three clients within one second"),
+    pytest.param(Design(clients=3), 400_000, id="three clients within one second", marks=pytest.mark.slow),
     pytest.param(Design(amnesias=1, guard_wait=1, ticks=1), 90_000, id="amnesia, guard waits 1 s, clocks equal"),
     pytest.param(
         Design(amnesias=1, guard_wait=2, offsets=(1, 0, 0), ticks=2),
         400_000,
         id="amnesia, guard waits 2 s, clocks 1 s apart",
+        marks=pytest.mark.slow,
     ),
     pytest.param(Design(counter_life=1, ticks=1), 150_000, id="counters expire after 1 s, clocks equal"),
     pytest.param(
-        Design(counter_life=2, offsets=(1, 0, 0), ticks=2), 600_000, id="counters expire after 2 s, clocks 1 s apart"
+        Design(counter_life=2, offsets=(1, 0, 0), ticks=2),
+        600_000,
+        id="counters expire after 2 s, clocks 1 s apart",
+        marks=pytest.mark.slow,
     ),
 ]
 

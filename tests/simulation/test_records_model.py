@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import fields
 
 import pytest
 
-from tests.simulation.records_model import Faults, Rules, Schedule, main, run, search
+from tests.simulation.records_model import Faults, Rules, Schedule, Weather, main, run, search
 
 SAFE = [
     pytest.param(Faults(), 10_000, id="three nodes, all faults"),
@@ -16,25 +17,46 @@ SAFE = [
     pytest.param(Faults(write_quorum=3), 5_000, id="three nodes, W = N"),
 ]
 
-# Rule, faults, the promise that breaks first, and the seed to start from: all are found from 0, one of them late.
 NEEDED = [
-    ("same_record", Faults(), "O3", 0),
-    ("keep_done", Faults(), "O3", 0),
-    ("carry_generation", Faults(), "LOST", 0),
-    ("grants_agree", Faults(amnesia=False), "O3", 0),
-    ("ask_when_lost", Faults(), "O3", 0),
-    ("ask_when_taken_over", Faults(), "O3", 0),
-    ("abandon_keeps_takeovers", Faults(), "O3", 0),
-    ("read_repair", Faults(amnesia=False), "O3", 0),
-    ("repair_moves_up", Faults(), "O1", 0),
-    ("repair_reads_enough", Faults(), "O1", 0),
-    ("sources_remember", Faults(write_quorum=3), "O1", 0),
-    ("repair_waits", Faults(), "O1", 0),
-    ("grants_wait_for_leases", Faults(write_quorum=3, forget=False, deliveries=3), "O3", 50_000),
-    ("flag_names_identity", Faults(forget=False), "O1", 0),
-    ("absence_needs_rights", Faults(), "O1", 0),
+    ("same_record", Faults(), "O3"),
+    ("keep_done", Faults(), "O3"),
+    ("carry_generation", Faults(), "LOST"),
+    ("grants_agree", Faults(amnesia=False), "O3"),
+    ("ask_when_lost", Faults(), "O3"),
+    ("ask_when_taken_over", Faults(), "O3"),
+    ("abandon_keeps_takeovers", Faults(), "O3"),
+    ("read_repair", Faults(amnesia=False), "O3"),
+    ("repair_moves_up", Faults(), "O1"),
+    ("repair_reads_enough", Faults(), "O1"),
+    ("repair_waits", Faults(), "O1"),
+    ("flag_names_identity", Faults(forget=False), "O1"),
+    ("absence_needs_rights", Faults(), "O1"),
 ]
 BUDGET = 20_000  # schedules for each
+
+# Too rare to search for in a test, so told step by step. What a step draws stands in its list: a claim draws whether to
+# decide (below 0.25, once a quorum answered) and which node comes next (0 for the first left, by default the last).
+DIRECTED = {
+    # d0 holds n1 and n2; n2 forgets and is repaired from n0, where d1 has begun to claim: d1 gets n0 and n2.
+    "grants_wait_for_leases": (
+        Faults(),
+        [("step", 0), ("step", 0), ("amnesia", 2), ("step", 0, 0.0), ("deliver", 0), ("step", 1, 0.0)]
+        + [("repair", 0)] * 4
+        + [("step", 1), ("step", 1, 0.0)]
+        + [("step", 0)] * 4
+        + [("step", 1)] * 2,
+    ),
+    # d0 is acknowledged by n2, n3, n4; n4 forgets, and so does n2, of which alone its repair could have learnt.
+    "sources_remember": (
+        Faults(nodes=5, write_quorum=3),
+        [("step", 0)] * 3
+        + [("step", 0, 0.0)]
+        + [("step", 0)] * 5
+        + [("amnesia", 4), ("repair", 0, 0.0, 0.0, 0.0), ("amnesia", 2)]
+        + [("repair", 0)] * 4
+        + [("deliver", 0), ("step", 1), ("step", 1, 0.0), ("step", 1, 0.0), ("step", 1, 0.0)],
+    ),
+}
 
 
 def report(schedule: Schedule) -> str:
@@ -64,19 +86,31 @@ def test_schedules_reach_what_they_are_about(faults: Faults) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("rule", "faults", "promise", "first_seed"), NEEDED, ids=[row[0] for row in NEEDED])
-def test_taking_a_rule_out_is_found(rule: str, faults: Faults, promise: str, first_seed: int) -> None:
+@pytest.mark.parametrize(("rule", "faults", "promise"), NEEDED, ids=[row[0] for row in NEEDED])
+def test_taking_a_rule_out_is_found(rule: str, faults: Faults, promise: str) -> None:
     """Without the rule some schedule breaks a promise; with it the very same seed breaks none."""
-    played, broken = search(Rules().without(rule), faults, BUDGET, first_seed)
+    played, broken = search(Rules().without(rule), faults, BUDGET)
     assert broken is not None, f"{played} schedules broke nothing without {rule}"
     print(f"{played} schedules\n{report(broken)}")
     assert broken.replay().violation.startswith(f"{promise}:")
     assert not run(broken.seed, Rules(), faults)[0].violation
 
 
+@pytest.mark.parametrize("rule", DIRECTED)
+def test_taking_a_rarely_needed_rule_out_breaks_a_told_schedule(rule: str) -> None:
+    """The story breaks a promise without the rule, and none with it."""
+    faults, story = DIRECTED[rule]
+    seed = next(seed for seed in range(100) if Weather.of(random.Random(seed), faults).amnesias >= 2)
+    steps = tuple(((what, number), draws) for what, number, *draws in story)
+    without = Schedule(seed, Rules().without(rule), faults, steps)
+    print(without)
+    assert without.replay().violation
+    assert not Schedule(seed, Rules(), faults, steps).replay().violation
+
+
 def test_every_rule_is_taken_out_once() -> None:
-    """A new rule of the model cannot be forgotten in the table."""
-    assert {row[0] for row in NEEDED} == {rule.name for rule in fields(Rules)}
+    """A new rule of the model cannot be forgotten in the tables."""
+    assert sorted([row[0] for row in NEEDED] + list(DIRECTED)) == sorted(rule.name for rule in fields(Rules))
 
 
 def test_amnesia_in_the_middle_of_a_double_run_can_serve_two_results() -> None:

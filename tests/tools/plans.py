@@ -29,12 +29,12 @@ class ManualClock:
 
 def granted(*reply: Any, node: str = "n1") -> Vote:
     """Return the vote of a node that granted: counter, clock in ms and max_ttl unless another reply is given."""
-    return Vote(node, VoteKind.GRANTED, reply or (7, 1_000_000, 30_000))
+    return Vote(node, VoteKind.GRANTED, reply or (7, 1_000_000, "30000/30000"))
 
 
 def refused(*reply: Any, node: str = "n1") -> Vote:
     """Return the vote of a node on which somebody else holds the lock."""
-    return Vote(node, VoteKind.REFUSED, reply or ("held", 1_500, 30_000))
+    return Vote(node, VoteKind.REFUSED, reply or ("held", 1_500, "30000/30000"))
 
 
 def unknown(cause: str = "no reply in time", *, permanent: bool = False, node: str = "n1") -> Vote:

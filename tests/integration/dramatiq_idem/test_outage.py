@@ -171,6 +171,7 @@ def test_node_that_forgot_does_not_vouch_for_absence(workbench, local_nodes, sho
         bench.start()
         done = job.send("done")
         bench.join()
+        wait_until(lambda: bench.states() == {"done"})  # on the third node too
         forget_records(nodes[2])  # as if the completion had never come through: two are enough
         nodes[0].restart(wipe=True)
         fresh = wait_until(lambda: bench.told("Admitted") or (bench.result(job.send("fresh")) and None))

@@ -94,6 +94,27 @@ def test_child_takes_locks_of_its_own(redlock: Redlock, trio: LocalNodes) -> Non
     assert happens(lambda: lock_keys(trio) == [])
 
 
+def test_parent_and_child_never_read_each_others_replies(redlock: Redlock) -> None:
+    """L63: both at work at once; over a shared connection each would take what answers the other."""
+
+    def work() -> int:
+        return sum(redlock.acquire(f"{os.getpid()} {number}").release() for number in range(200))
+
+    redlock.acquire("warm-up").release()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, str(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert work() == 200
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == "200"
+    os.waitpid(pid, 0)
+
+
 def test_child_renews_its_own_lease(redlock: Redlock) -> None:
     """L63: the renewing thread does not survive a fork; the child gets a new one."""
     with redlock.lock("parent's", ttl=0.5):

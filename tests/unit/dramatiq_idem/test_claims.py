@@ -48,12 +48,12 @@ class Bench:
 
 def granted(rights="records", generation=0, fence=7, owner="token-1"):
     text = Record(State.RUNNING, generation, fence, owner, 0, 99, "", "message-1").text()
-    return VoteKind.GRANTED, (rights, text, 30_000)
+    return VoteKind.GRANTED, (rights, text, "30000/30000")
 
 
 def done(owner="other", generation=0, rights="records", tail="42"):
     text = completion(owner, generation, tail).text()
-    return VoteKind.REFUSED, ("done", rights, text, 30_000)
+    return VoteKind.REFUSED, ("done", rights, text, "30000/30000")
 
 
 def completion(owner="other", generation=0, tail="42"):
@@ -62,7 +62,7 @@ def completion(owner="other", generation=0, tail="42"):
 
 def busy(left_ms=700):
     held = Record(State.RUNNING, 0, 5, "other", 0, 99, "", "message-0").text()
-    return VoteKind.REFUSED, ("busy", left_ms, held, "records", 30_000)
+    return VoteKind.REFUSED, ("busy", left_ms, held, "records", "30000/30000")
 
 
 def not_admitted(reason="new", seen=""):
@@ -237,7 +237,7 @@ def test_nodes_that_have_to_wait_are_not_asked_again():
     """They would only refuse again."""
     bench = Bench()
     plan = bench.rules.claim(REQUEST)
-    step = answer(plan, [not_admitted("restarted", "a 1 30000 records hash")] * 3)
+    step = answer(plan, [not_admitted("restarted", "a 1 30000 30000 records hash")] * 3)
     step = reply(plan, step, [admission(0)] * 3)
     assert is_undo(step)
     assert isinstance(end_of(plan, reply(plan, step, [NO] * 3)), Unavailable)

@@ -107,12 +107,12 @@ def _vote(node, word):
         )
     number = int(generation or 0)
     if what == "G":
-        return Vote(node, VoteKind.GRANTED, (rights, record(generation=number, owner="ours").text(), 30_000))
+        return Vote(node, VoteKind.GRANTED, (rights, record(generation=number, owner="ours").text(), "30000/30000"))
     if what == "B":
         held = record(generation=number, owner="theirs", message_id="holder").text()
-        return Vote(node, VoteKind.REFUSED, ("busy", 700 + int(node[-1]), held, rights, 30_000))
+        return Vote(node, VoteKind.REFUSED, ("busy", 700 + int(node[-1]), held, rights, "30000/30000"))
     done = record(State.DONE, number, owner="abc"["DEF".index(what)]).text()
-    return Vote(node, VoteKind.REFUSED, ("done", rights, done, 30_000))
+    return Vote(node, VoteKind.REFUSED, ("done", rights, done, "30000/30000"))
 
 
 ONE, THREE, THREE_ALL, FIVE, FIVE_ALL = (1, 1), (3, 2), (3, 3), (5, 3), (5, 5)
@@ -202,7 +202,7 @@ def test_claim(size, answers, expected):
 def test_claim_continues_the_furthest_record():
     """Among the grants the highest generation and fence are the claim's, wherever they stand."""
     grants = [record(generation=g, fence=f, takeovers=t) for g, f, t in [(0, 99, 0), (1, 5, 0), (1, 6, 2), (1, 6, 1)]]
-    votes = [Vote(f"n{i}", VoteKind.GRANTED, ("records", each.text(), 30_000)) for i, each in enumerate(grants)]
+    votes = [Vote(f"n{i}", VoteKind.GRANTED, ("records", each.text(), "30000/30000")) for i, each in enumerate(grants)]
     assert judge_claim(votes, Quorums(4, 3)) == Granted(grants[2])
 
 

@@ -153,7 +153,7 @@ def test_contention_tells_when_a_quorum_is_free(clock: ManualClock) -> None:
     """Of three holders' keys two have to end."""
     plan = protocol(clock).acquire("r", TTL_MS, 0.0, NO_PAUSES)
     next(plan)
-    votes = named(refused("held", left, 30_000) for left in (3_000, 1_000, 2_000))
+    votes = named(refused("held", left, "30000/30000") for left in (3_000, 1_000, 2_000))
     plan.send(votes)
     assert fails(plan, votes).retry_after == pytest.approx(2.0)
 
@@ -162,7 +162,7 @@ def test_key_without_an_end_gives_no_time_to_come_back(clock: ManualClock) -> No
     """A foreign key without ttl has -1 left: that is no time."""
     plan = protocol(clock).acquire("r", TTL_MS, 0.0, NO_PAUSES)
     next(plan)
-    votes = named(refused("held", -1, 30_000) for _ in range(3))
+    votes = named(refused("held", -1, "30000/30000") for _ in range(3))
     plan.send(votes)
     retry_after = fails(plan, votes).retry_after
     assert retry_after is None or retry_after >= 0.0
@@ -481,7 +481,7 @@ def test_bootstrap_lets_new_nodes_serve_at_once(clock: ManualClock) -> None:
     assert scripts_of(next(plan)) == ["marker"] * 3
     step = plan.send(named(marked() for _ in range(3)))
     assert scripts_of(step) == ["admit"] * 3
-    assert only_command(step).args[3:6] == (30_000, "records", "ever")
+    assert only_command(step).args[3:7] == (30_000, 30_000, "records", "ever")
     result_of(plan, named(granted("marker", 10**12) for _ in range(3)))
     assert [(event.reason, event.wait_ms) for event in events] == [("vouched", 0)] * 3
 
@@ -489,7 +489,7 @@ def test_bootstrap_lets_new_nodes_serve_at_once(clock: ManualClock) -> None:
 def test_bootstrap_refuses_where_a_node_has_voted(clock: ManualClock) -> None:
     plan = protocol(clock).bootstrap(force=False)
     next(plan)
-    error = fails(plan, named([marked(), marked("ab12 5 30000 records 0a1b2c3d"), marked()]))
+    error = fails(plan, named([marked(), marked("ab12 5 30000 30000 records 0a1b2c3d"), marked()]))
     assert isinstance(error, SettingsError)
     assert "n2" in str(error)
 
@@ -503,7 +503,7 @@ def test_bootstrap_needs_all_nodes(clock: ManualClock) -> None:
 def test_forced_bootstrap_keeps_the_longest_max_ttl(clock: ManualClock) -> None:
     plan = protocol(clock).bootstrap(force=True)
     next(plan)
-    step = plan.send(named([marked(), marked("ab12 5 60000 records 0a1b2c3d"), marked()]))
+    step = plan.send(named([marked(), marked("ab12 5 60000 30000 records 0a1b2c3d"), marked()]))
     assert [command.args[3] for command in step.commands] == [60_000] * 3
 
 

@@ -1,0 +1,273 @@
+"""What goes wrong in a schedule: a plan of faults drawn from its seed, and how each is carried out.
+
+A fault comes at a time, or as an ambush: shortly after a node's n-th grant, refusal or admission, or right before or
+after a process's n-th round. A plan is a list, so that a failing one can be made shorter fault by fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.sim_net import Network, VirtualHost
+from tests.simulation.sim_nodes import MARKER_KIND
+
+__all__ = ["KINDS", "Fault", "Limits", "Saboteur", "draw"]
+
+NODE_KINDS = ("crash, data kept", "crash, data lost", "crash, data partly lost", "flush", "failover", "freeze", "cut")
+PROCESS_KINDS = ("pause", "kill", "interrupt")
+KINDS = NODE_KINDS + PROCESS_KINDS
+FORGETTING = ("crash, data lost", "crash, data partly lost", "flush", "failover")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Args:
+        kind: One of `KINDS`, or "clock step".
+        target: Index of the node or process.
+        at: When, in seconds; with an ambush, how long after it.
+        lasts: For how many seconds; for a clock step, by how many.
+        ambush: What it waits for ("grant", "refusal", "admit" of the node; "ask", "settle" of the process), or nothing.
+        count: At which of those it strikes.
+        amount: Writes that are lost, or which processes are cut off (a bit each).
+        is_silent: Whether a machine that is down says nothing.
+    """
+
+    kind: str
+    target: int
+    at: float
+    lasts: float
+    ambush: str = ""
+    count: int = 0
+    amount: int = 0
+    is_silent: bool = False
+
+    def __str__(self) -> str:
+        who = "process" if self.kind in PROCESS_KINDS else "node"
+        when = f"{self.at:.3f} s after its {self.ambush} no. {self.count}" if self.ambush else f"at {self.at:.3f} s"
+        return f"{self.kind} of {who} {self.target} {when}, for {self.lasts:.3f} s (amount {self.amount})"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the assumptions allow.
+
+    Args:
+        remembering: Nodes that must be left that have forgotten nothing since they were admitted.
+        forgetful: Which nodes may forget at all; None for any.
+    """
+
+    remembering: int = 0
+    forgetful: frozenset[int] | None = None
+
+
+def draw(rng: Random, nodes: int, processes: int, horizon: float, ttl: float, *, steps: bool = False) -> list[Fault]:
+    """Return a plan of faults."""
+    faults = []
+    weights = (1.0, 2.5, 1.5, 1.0, 1.2, 1.0, 2.0, 2.5, 0.7, 0.7)
+    for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4, 5, 6))):
+        kind = rng.choices(KINDS, weights)[0]
+        if steps and rng.random() < 0.5:
+            faults.append(Fault("clock step", rng.randrange(nodes), rng.uniform(0, horizon), rng.uniform(-2, 2) * ttl))
+            continue
+        target = rng.randrange(processes if kind in PROCESS_KINDS else nodes)
+        lasts = rng.choice((0.02, 0.3, 0.1 * ttl, rng.uniform(0, 2.5) * ttl))
+        ambush, count, at = "", 0, rng.uniform(0, horizon)
+        if rng.random() < 0.55:
+            choices = ("ask", "settle") if kind in PROCESS_KINDS else ("grant", "grant", "refusal", "admit")
+            ambush, count = rng.choice(choices), rng.choice((1, 1, 1, 2, 2, 3, 4, 6))
+            at = rng.choice((0.0, 0.0005, 0.005, 0.05, 0.5, 3.0))
+            if kind == "pause":
+                lasts = rng.choice((0.3, rng.uniform(0.8, 1.1) * ttl, rng.uniform(0, 2.5) * ttl))
+        amount = rng.choice((1, 2, 3, 5, 8)) if "partly" in kind or kind == "failover" else rng.randrange(1, 64)
+        faults.append(Fault(kind, target, at, lasts, ambush, count, amount, rng.random() < 0.4))
+    return faults
+
+
+class Saboteur:
+    """Carries a plan of faults out, within the limits.
+
+    Args:
+        world: Time.
+        network: With the nodes.
+        processes: Where the process of an index is now.
+        faults: The plan.
+        limits: What the assumptions allow; a fault that would exceed them is left out.
+        restart: Called with a process's index some time after it was killed.
+    """
+
+    def __init__(
+        self,
+        world: Scheduler,
+        network: Network,
+        processes: list[Process],
+        faults: Sequence[Fault],
+        limits: Limits,
+        restart: Callable[[int], None],
+    ) -> None:
+        self._world = world
+        self._network = network
+        self._processes = processes
+        self._limits = limits
+        self._restart = restart
+        self.is_over = False
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._ambushes: defaultdict[tuple[str, int, int], list[Fault]] = defaultdict(list)
+        for fault in faults:
+            if fault.ambush:
+                self._ambushes[fault.ambush, fault.target, fault.count].append(fault)
+            else:
+                world.at(fault.at, self._strike, fault)
+
+    def happened(self, what: str, index: int) -> None:
+        """Be told of a moment that an ambush may wait for."""
+        self._counts[what, index] += 1
+        for fault in self._ambushes.pop((what, index, self._counts[what, index]), ()):
+            if fault.at:
+                self._world.at(self._world.now + fault.at, self._strike, fault)
+            else:
+                self._strike(fault)
+
+    def stop(self) -> None:
+        """Let nothing more go wrong, and mend what is mended by itself: machines start, partitions end."""
+        self.is_over = True
+        self._network.cut_until.clear()
+        for host in self._network.hosts:
+            host.frozen_until = -1.0
+            if host.node.is_replica:
+                self._promote(host, host.node.births, 0)
+            if not host.is_up:
+                self._start(host)
+        for process in self._processes:
+            process.paused_until = self._world.now
+
+    def _strike(self, fault: Fault) -> None:
+        if self.is_over:
+            return
+        world = self._world
+        if fault.kind in PROCESS_KINDS:
+            self._strike_process(self._processes[fault.target], fault)
+            return
+        host = self._network.hosts[fault.target]
+        if not host.is_up or host.node.is_replica or (fault.kind in FORGETTING and not self._may_forget(host, fault)):
+            return
+        world.seen[f"fault: {fault.kind}"] += 1
+        world.tell(f"n{host.index}", f"*** {fault.kind} for {fault.lasts:.3f} s")
+        if fault.kind.startswith("crash"):
+            self._crash(host, fault)
+        elif fault.kind == "flush":
+            host.node.flush()
+            host.forgot_without_restart = True
+            world.history.add("forgot", world.now, f"n{host.index}")
+        elif fault.kind == "failover":
+            self._failover(host, fault)
+        elif fault.kind == "freeze":
+            host.frozen_until = world.now + fault.lasts
+        elif fault.kind == "cut":
+            for index, process in enumerate(self._processes):
+                if fault.amount >> index & 1:
+                    self._network.cut_until[process.name, host.index] = world.now + fault.lasts
+        else:  # a clock step breaks an assumption: for mutants only
+            host.node.offset += fault.lasts
+
+    def _strike_process(self, process: Process, fault: Fault) -> None:
+        world = self._world
+        if not process.is_alive:
+            return
+        world.seen[f"fault: {fault.kind}"] += 1
+        world.tell(process.name, f"*** {fault.kind} for {fault.lasts:.3f} s")
+        if fault.kind == "pause":
+            process.pause(fault.lasts)
+        elif fault.kind == "kill":
+            process.kill()
+            world.history.add("killed", world.now, process.name)
+            world.at(world.now + fault.lasts, self._restart, fault.target)
+        else:
+            for task in list(process.tasks):
+                if not task.is_over:
+                    process.run(task.interrupt)
+                    break
+
+    # -- forgetting, as far as the assumptions allow it
+
+    def _may_forget(self, host: VirtualHost, fault: Fault) -> bool:
+        others = [other for other in self._network.hosts if other is not host]
+        if self._limits.forgetful is not None and host.index not in self._limits.forgetful:
+            return False
+        if sum(map(self._remembers, others)) < self._limits.remembering:
+            return False
+        # All nodes new at once, one of them without having been started anew: that is taken for the first use.
+        stays = fault.kind in ("flush", "failover")
+        if not any(self._has_marker(other) for other in others):
+            return not stays and not any(other.forgot_without_restart for other in others)
+        return True
+
+    @staticmethod
+    def _has_marker(host: VirtualHost) -> bool:
+        return any(key.endswith(MARKER_KIND) for key in host.node.data)
+
+    @staticmethod
+    def _remembers(host: VirtualHost) -> bool:
+        """Whether the node's marker names its identity, and its wait is over."""
+        node = host.node
+        for key, (value, _) in node.data.items():
+            if key.endswith(MARKER_KIND):
+                identity, since, announced, *_rest = value.split()
+                waited = node.now_ms() - int(since) > int(announced) * 1.02 + 10
+                return identity == node.identity and waited and not node.is_replica
+        return False
+
+    # -- nodes
+
+    def _crash(self, host: VirtualHost, fault: Fault) -> None:
+        host.is_up = False
+        host.is_silent = fault.is_silent
+        if not fault.is_silent:
+            for sock in list(host.sockets):
+                sock.reset_later()
+        host.sockets.clear()
+        if "partly" in fault.kind:
+            host.node.lose_last(fault.amount)
+        elif "lost" in fault.kind:
+            host.node.flush()
+        if "kept" not in fault.kind:
+            self._world.history.add("forgot", self._world.now, f"n{host.index}")
+        self._world.at(self._world.now + fault.lasts, self._start, host)
+
+    def _start(self, host: VirtualHost) -> None:
+        if not host.is_up:
+            host.is_up = True
+            host.forgot_without_restart = False
+            host.node.start_anew()
+            self._world.tell(f"n{host.index}", "*** started anew")
+
+    def _failover(self, host: VirtualHost, fault: Fault) -> None:
+        """Demote a node, and promote it back with what a lagging replica had; connections stay."""
+        node = host.node
+        node.is_replica = True
+        node.new_identity()
+        lost = node.lose_last(fault.amount)
+        host.forgot_without_restart = host.forgot_without_restart or not self._has_marker(host)
+        if lost:
+            self._world.history.add("forgot", self._world.now, f"n{host.index}")
+        self._world.at(self._world.now + fault.lasts, self._promote, host, node.births, 0)
+
+    def _promote(self, host: VirtualHost, births: int, _unused: int) -> None:
+        node = host.node
+        if node.is_replica and node.births == births:
+            node.is_replica = False
+            node.new_identity()
+            self._world.tell(f"n{host.index}", "*** promoted")
+
+
+def reply_kind(reply: Any) -> str:
+    """Return what an ambush calls a script's reply."""
+    if not isinstance(reply, list) or not reply:
+        return ""
+    return {1: "grant", -1: "refusal"}.get(reply[0], "")
