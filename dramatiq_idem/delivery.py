@@ -107,7 +107,9 @@ def deferred_copy(message: MessageProxy, busy: Busy | None) -> Postponed:
     """
     reason = "busy" if busy else "unavailable"
     before = message.options.get(DEFERRALS)
-    count = before[1] if isinstance(before, list) and before[:1] == [reason] else 0
+    count = 0
+    if isinstance(before, list) and before[:1] == [reason] and isinstance(before[-1], int):
+        count = max(0, before[-1])
     first, longest = (_FIRST_BUSY_MS, _LONGEST_BUSY_MS) if busy else (_FIRST_OUTAGE_MS, _LONGEST_OUTAGE_MS)
     delay = min(longest, first * 2 ** min(count, 20)) * random.uniform(0.75, 1.25)
     if busy:

@@ -90,7 +90,7 @@ def judge_claim(
     if holders:
         return Busy(holders[0], min(answer.left for answer in busy))
     causes = {vote.node: vote.cause or "unknown" for vote in votes if vote.kind is VoteKind.UNKNOWN}
-    forgetful = [vote.node for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0] != "records"]
+    forgetful = [vote.node for vote in votes if is_forgetful(vote)]
     return Unavailable(causes | dict.fromkeys(forgetful, "has forgotten records and cannot say that there is none"))
 
 

@@ -68,6 +68,8 @@ class Record:
     def parse(cls, text: str) -> Record:
         """Read a record as it stands on a node; see ``lua/record.lua`` for the layout."""
         state, generation, fence, token, takeovers, deadline, fingerprint, message_id, *tail = text.split(" ", 8)
+        if state not in _STATES:
+            raise ValueError(f"no record: {text[:80]!r}")
         return cls(
             _STATES[state],
             int(generation),

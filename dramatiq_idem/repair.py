@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dramatiq_idem.events import NodeRepaired, RecordsForgotten
 from dramatiq_idem.lookup import LOOK
@@ -181,7 +180,7 @@ class Repair:
             page = yield from self._ask(source, Command(SCAN, (marker_key,), (cursor, pattern, _BATCH)))
             if page.kind is not VoteKind.GRANTED or not _remembers(str(page.reply[1]), job.standing.markers[source]):
                 return None
-            cursor, records = str(page.reply[0]), [_text(value) for value in page.reply[2]]
+            cursor, records = str(page.reply[0]), [str(value) for value in page.reply[2]]
             values = [value for pair in zip(records[1::3], records[2::3], strict=True) for value in pair]
             if values and marker:
                 copy = Command(COPY, (marker_key, *records[0::3]), (marker.identity, *values))
@@ -203,10 +202,6 @@ class Repair:
 def _remembers(text: str, before: Marker | None) -> bool:
     marker = Marker.parse(text)
     return bool(marker and before and marker.rights == "records" and marker.identity == before.identity)
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _escaped(text: str) -> str:

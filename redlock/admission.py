@@ -82,10 +82,16 @@ class Refusal:
 
     @classmethod
     def of(cls, vote: Vote) -> Refusal | None:
-        """Read the refusal out of a vote; None where the node voted or did not answer."""
-        if vote.kind is not VoteKind.UNKNOWN or not vote.reply:
+        """Read the refusal out of a vote; None where the node voted or did not answer.
+
+        A node that may not vote can still have something to say (that a key is done): then its refusal comes last.
+        """
+        fields = vote.reply
+        if vote.kind is not VoteKind.UNKNOWN:
+            fields = fields[-1] if fields and isinstance(fields[-1], tuple) else ()
+        if not fields:
             return None
-        reason, left, seen, identity, now, *_ = vote.reply
+        reason, left, seen, identity, now, *_ = fields
         return cls(str(reason), int(left), str(seen), str(identity), int(now))
 
     def admission(self, reason: str, longest: Longest, rights: str, since: str) -> Admission:
@@ -170,7 +176,7 @@ def _kept(refusal: Refusal | None, settings: Settings) -> Admission | None:
 
 def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
     """Write the markers that a round of votes asked for, and return what was written."""
-    if not any(vote.kind is VoteKind.UNKNOWN and vote.reply for vote in votes):
+    if not any(vote.reply and (vote.kind is VoteKind.UNKNOWN or isinstance(vote.reply[-1], tuple)) for vote in votes):
         return []  # as nearly always: nobody refused to vote
     decisions = decide(votes, settings)
     answers = yield from _write(decisions, settings)

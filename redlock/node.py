@@ -220,8 +220,14 @@ def vote(name: str, reply: Any) -> Vote:
     if not isinstance(reply, list) or not reply or not isinstance(reply[0], int) or reply[0] not in _KINDS:
         return Vote(name, VoteKind.UNKNOWN, cause=f"unexpected reply {str(reply)[:80]}")
     kind = _KINDS[reply[0]]
-    rest = tuple([value.decode(errors="replace") if type(value) is bytes else value for value in reply[1:]])
+    rest = tuple([_text(value) for value in reply[1:]])
     return Vote(name, kind, rest, _guard_cause(rest) if kind is VoteKind.UNKNOWN else None)
+
+
+def _text(value: Any) -> Any:
+    if type(value) is bytes:
+        return value.decode(errors="replace")
+    return tuple([_text(each) for each in value]) if type(value) is list else value
 
 
 def _guard_cause(rest: tuple[Any, ...]) -> str:
