@@ -17,14 +17,19 @@ if not hasattr(redlock, "Term"):
 from dramatiq_idem.errors import (
     AcknowledgementHeldError,
     ClaimBusyError,
+    ForgetError,
     IdempotencyError,
     KeyDerivationError,
+    KeyReusedError,
     LeftUnacknowledgedError,
     MessageRefusedError,
     OptionError,
     PlacementError,
+    ResultMissingError,
     StoreUnavailableError,
+    TakeoversExhaustedError,
 )
+from dramatiq_idem.memory import MemoryStore
 from dramatiq_idem.middleware import Idempotency
 from dramatiq_idem.runs import Run, current_run
 from dramatiq_idem.store import RedlockStore, Store
@@ -32,16 +37,21 @@ from dramatiq_idem.store import RedlockStore, Store
 __all__ = [
     "AcknowledgementHeldError",
     "ClaimBusyError",
+    "ForgetError",
     "Idempotency",
     "IdempotencyError",
     "KeyDerivationError",
+    "KeyReusedError",
     "LeftUnacknowledgedError",
+    "MemoryStore",
     "MessageRefusedError",
     "OptionError",
     "PlacementError",
     "RedlockStore",
+    "ResultMissingError",
     "Run",
     "Store",
     "StoreUnavailableError",
+    "TakeoversExhaustedError",
     "current_run",
 ]

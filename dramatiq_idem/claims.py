@@ -9,21 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
-from dramatiq_idem.record import (
-    Busy,
-    Completed,
-    Granted,
-    Quorums,
-    Record,
-    State,
-    Unavailable,
-    about_text,
-    agreed,
-    judge_claim,
-)
+from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
+from dramatiq_idem.judgement import Completed, Granted, Outdated, Unavailable, agreed, is_forgetful, judge_claim
+from dramatiq_idem.record import Quorums, Record, State, about_text
 from redlock import (
     ADMISSION,
     Broadcast,
@@ -49,61 +38,18 @@ from redlock import (
     trusted,
 )
 
-__all__ = ["Claim", "ClaimProtocol", "ClaimRequest", "Outcome", "Recorded"]
+__all__ = ["ClaimProtocol"]
 
 CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION)
 RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
 COMPLETE = load_script("dramatiq_idem", "record", "complete")
 ABANDON = load_script("dramatiq_idem", "record", "abandon")
+FENCE = load_script("dramatiq_idem", "record", "fence")
 UNDO = load_script("dramatiq_idem", "undo", by_text=True)
 
 
 _COMPLETION_WORTH = 600.0
 """Seconds for which a completion is kept for a node that cannot be reached; after that it is the repair's."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """What a delivery wants to run.
-
-    Args:
-        name: The record's name, unique within the namespace.
-        message_id: Of the message; empty if the name says it already.
-        fingerprint: Of the arguments; empty if they are not compared.
-        lease_ms: Life of the claim unless it is renewed.
-        retention_ms: Life of the record.
-    """
-
-    name: str
-    message_id: str
-    fingerprint: str
-    lease_ms: int
-    retention_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A key that is ours to run.
-
-    Args:
-        request: What was asked for.
-        record: As claimed; its token is ours.
-        term: How long the claim may be trusted.
-    """
-
-    request: ClaimRequest
-    record: Record
-    term: Term
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A completion that W nodes hold: ours, or the one that an earlier run recorded."""
-
-    record: Record
-
-
-Outcome: TypeAlias = Claim | Completed | Busy | Unavailable
 
 
 class ClaimProtocol:
@@ -115,6 +61,7 @@ class ClaimProtocol:
         clock: Where the plans read the time.
         new_token: Returns a fresh owner token.
         observer: Is told of nodes that are admitted.
+        on_forgetful: Called when a node was met that cannot speak for the records; must be quick.
     """
 
     def __init__(
@@ -124,33 +71,41 @@ class ClaimProtocol:
         clock: Clock,
         new_token: Callable[[], str],
         observer: Observer,
+        on_forgetful: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._quorums = quorums
         self._clock = clock
         self._new_token = new_token
         self._observer = observer
+        self._on_forgetful = on_forgetful
 
     def claim(self, request: ClaimRequest) -> Plan[Outcome]:
-        """Claim a key with one attempt, or two where the first let new nodes serve."""
-        outcome, serves_now = yield from self._attempt(request)
-        if serves_now and isinstance(outcome, Unavailable):
-            outcome, _ = yield from self._attempt(request)
+        """Claim a key: with one attempt; with a second where the first let nodes serve or met a newer generation."""
+        outcome, serves_now = yield from self._attempt(request, 0)
+        if isinstance(outcome, Outdated):
+            outcome, _ = yield from self._attempt(request, outcome.generation)
+        elif serves_now and isinstance(outcome, Unavailable):
+            outcome, _ = yield from self._attempt(request, 0)
+        if isinstance(outcome, Outdated):
+            return Unavailable({"generation": "the key is being forgotten"})
         if isinstance(outcome, Completed) and not outcome.is_agreed:
             recorded = yield from self._record(request, outcome.record)
-            return Completed(recorded.record, True) if recorded else Unavailable({"records": "a completion on too few"})
+            if recorded and not recorded.is_forgotten:
+                return Completed(recorded.record, is_agreed=True)
+            return Unavailable({"records": "a completion on too few nodes"})
         return outcome
 
-    def _attempt(self, request: ClaimRequest) -> Plan[tuple[Outcome, bool]]:
+    def _attempt(self, request: ClaimRequest, floor: int) -> Plan[tuple[Outcome | Outdated, bool]]:
         token = self._new_token()
         undo = self._undo_command(request, token)
         votes: Sequence[Vote] | None = None
         started = self._clock()
         until = started + trusted(request.lease_ms, self._settings)
         try:
-            votes = yield self._to_all(self._claim_command(request, token), everybody, self._is_answered)
+            votes = yield self._to_all(self._claim_command(request, token, floor), everybody, self._is_answered)
             admitted = yield from admit(votes, self._settings)
-            outcome = judge_claim(votes, self._quorums)
+            outcome = judge_claim(votes, self._quorums, floor)
             is_raised = isinstance(outcome, Unavailable) and asks_for_raise(votes)
             if is_raised:
                 yield from raise_max_ttl(votes, self._settings)
@@ -160,9 +115,11 @@ class ClaimProtocol:
         for event in admitted:
             notify(self._observer, event)
         serves_now = is_raised or any(event.wait_ms == 0 for event in admitted)
+        if any(is_forgetful(vote) for vote in votes):
+            self._on_forgetful()
         if isinstance(outcome, Granted) and self._clock() < until:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
-            return Claim(request, outcome.record, term), serves_now
+            return Claim(request, outcome.record, term, outcome.fences, outcome.is_contested), serves_now
         if any(vote.kind is not VoteKind.REFUSED for vote in votes):
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
         if isinstance(outcome, Granted):
@@ -196,16 +153,36 @@ class ClaimProtocol:
         args = (record.text(), record.generation, request.retention_ms)
         command = Command(COMPLETE, (self._key(request),), args, worth=_COMPLETION_WORTH)
         votes = yield self._to_all(command, self._is_recorded)
+        if self._is_confirmed(votes):
+            return Recorded(record)
+        if any(vote.kind is VoteKind.REFUSED and vote.reply[0] == "gone" for vote in votes):
+            return Recorded(record, is_forgotten=True)
         found = agreed(_completions(votes), self._quorums)
         return Recorded(found) if found else None
 
+    def _is_confirmed(self, votes: Sequence[Vote | None]) -> bool:
+        """Return whether W nodes hold the very record that was sent."""
+        return sum([vote is not None and vote.kind is VoteKind.GRANTED for vote in votes]) >= self._quorums.write
+
     def _is_recorded(self, votes: Sequence[Vote | None]) -> bool:
-        confirmed = sum(vote is not None and vote.kind is VoteKind.GRANTED for vote in votes)
-        return confirmed >= self._quorums.write or None not in votes
+        return self._is_confirmed(votes) or None not in votes
 
     def _is_answered(self, votes: Sequence[Vote | None]) -> bool:
-        answers = sum(vote is not None and vote.kind is not VoteKind.UNKNOWN for vote in votes)
+        answers = sum([vote is not None and vote.kind is not VoteKind.UNKNOWN for vote in votes])
         return answers >= max(self._quorums.lease, self._quorums.absence)
+
+    def fence(self, claim: Claim) -> Plan[int | None]:
+        """Return the fencing token of a claim; None if it is no longer certain to be ours.
+
+        It is the largest counter among the grants; where no majority returned just that, the others are raised to it.
+        """
+        largest = max(claim.fences)
+        if claim.fences.count(largest) >= self._quorums.lease:
+            return largest
+        votes = yield self._to_all(
+            Command(FENCE, (self._key(claim.request),), (claim.record.token, largest)), is_decided
+        )
+        return largest if tally(votes) is Verdict.GRANTED else None
 
     def abandon(self, claim: Claim, state: State, reason: str = "") -> Plan[bool]:
         """Give a claim up, as free or failed; return whether a quorum still had it."""
@@ -214,10 +191,10 @@ class ClaimProtocol:
         votes = yield self._to_all(command, is_decided)
         return tally(votes) is Verdict.GRANTED
 
-    def _claim_command(self, request: ClaimRequest, token: str) -> Command:
+    def _claim_command(self, request: ClaimRequest, token: str, floor: int) -> Command:
         keys = (self._key(request), self._settings.key("marker"))
         about = about_text(request.fingerprint, request.message_id)
-        args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about)
+        args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about, floor)
         return Command(CLAIM, keys, args, self._undo_command(request, token))
 
     def _undo_command(self, request: ClaimRequest, token: str) -> Command:

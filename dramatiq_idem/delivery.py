@@ -12,16 +12,28 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from dramatiq import Message
+from dramatiq import Broker, Message
 from dramatiq.broker import MessageProxy
+from dramatiq.results import Results
 
-from dramatiq_idem.claims import Claim
+from dramatiq_idem.claim import Claim
+from dramatiq_idem.judgement import Busy
 from dramatiq_idem.policies import DEFERRALS
-from dramatiq_idem.record import Busy
 from dramatiq_idem.rules import MessageRules
 from dramatiq_idem.store import Keeper
 
-__all__ = ["Delivery", "Postponed", "attach", "deferred_copy", "encode_result", "mute_results", "of", "pop"]
+__all__ = [
+    "Delivery",
+    "Postponed",
+    "attach",
+    "decode_result",
+    "deferred_copy",
+    "encode_result",
+    "is_result_wanted",
+    "mute_results",
+    "of",
+    "pop",
+]
 
 _ATTRIBUTE = "_dramatiq_idem"
 _FIRST_BUSY_MS, _LONGEST_BUSY_MS = 250, 30_000
@@ -35,6 +47,7 @@ class Delivery:
     Args:
         rules: What holds for it; None until that is known.
         claim: The claim, once granted.
+        unclaimed: What to record the completion under, of a run that was let through without a quorum.
         keeper: Who renews it.
         result: The result as JSON while its completion is not recorded yet.
         finished_at: Clock reading at which the body had returned; None before.
@@ -43,6 +56,7 @@ class Delivery:
 
     rules: MessageRules | None = None
     claim: Claim | None = None
+    unclaimed: Claim | None = None
     keeper: Keeper | None = None
     result: str = ""
     finished_at: float | None = None
@@ -93,7 +107,9 @@ def deferred_copy(message: MessageProxy, busy: Busy | None) -> Postponed:
     """
     reason = "busy" if busy else "unavailable"
     before = message.options.get(DEFERRALS)
-    count = before[1] if isinstance(before, list) and before[:1] == [reason] else 0
+    count = 0
+    if isinstance(before, list) and before[:1] == [reason] and isinstance(before[-1], int):
+        count = max(0, before[-1])
     first, longest = (_FIRST_BUSY_MS, _LONGEST_BUSY_MS) if busy else (_FIRST_OUTAGE_MS, _LONGEST_OUTAGE_MS)
     delay = min(longest, first * 2 ** min(count, 20)) * random.uniform(0.75, 1.25)
     if busy:
@@ -104,6 +120,24 @@ def deferred_copy(message: MessageProxy, busy: Busy | None) -> Postponed:
 def mute_results(message: MessageProxy) -> None:
     """Keep the Results middleware from storing None for a delivery that does not run; copies are not affected."""
     message.options["store_results"] = False
+
+
+def is_result_wanted(broker: Broker, message: MessageProxy) -> bool:
+    """Return whether somebody reads the message's result: it is stored, or handed to the next step of a pipeline."""
+    if message.options.get("pipe_target") is not None and not message.options.get("pipe_ignore"):
+        return True
+    options = broker.get_actor(message.actor_name).options
+    stored = [
+        message.options.get("store_results", options.get("store_results", middleware.store_results))
+        for middleware in broker.middleware
+        if isinstance(middleware, Results)
+    ]
+    return any(stored)
+
+
+def decode_result(text: str) -> Any:
+    """Return a recorded result; None for one that was not kept."""
+    return json.loads(text) if text else None
 
 
 def encode_result(result: object, most_bytes: int) -> str:

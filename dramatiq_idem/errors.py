@@ -12,13 +12,17 @@ from dramatiq.middleware import MiddlewareError, SkipMessage
 __all__ = [
     "AcknowledgementHeldError",
     "ClaimBusyError",
+    "ForgetError",
     "IdempotencyError",
     "KeyDerivationError",
+    "KeyReusedError",
     "LeftUnacknowledgedError",
     "MessageRefusedError",
     "OptionError",
     "PlacementError",
+    "ResultMissingError",
     "StoreUnavailableError",
+    "TakeoversExhaustedError",
 ]
 
 
@@ -42,8 +46,24 @@ class MessageRefusedError(IdempotencyError, SkipMessage):
     """The message goes to the dead letters without running, for the reason given."""
 
 
+class KeyReusedError(MessageRefusedError):
+    """The key was used for other arguments; the body does not run, and nothing recorded is touched."""
+
+
+class ResultMissingError(MessageRefusedError):
+    """The message is a duplicate whose result is wanted, but the result was too large to be kept."""
+
+
+class TakeoversExhaustedError(MessageRefusedError):
+    """So many runs of the key ended with their lease that the message goes to the dead letters."""
+
+
 class StoreUnavailableError(IdempotencyError, SkipMessage):
     """No quorum of nodes could answer; raised once a delayed copy of the message is back in the queue."""
+
+
+class ForgetError(IdempotencyError):
+    """A key could not be forgotten on all nodes; the message says where not."""
 
 
 class ClaimBusyError(IdempotencyError, SkipMessage):

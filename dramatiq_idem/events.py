@@ -15,10 +15,16 @@ __all__ = [
     "Claimed",
     "Completed",
     "CompletionUnrecorded",
+    "DeadLettered",
     "Deferred",
+    "DoubleRun",
+    "Forgotten",
     "GivenUp",
     "LeaseLost",
     "MessageEvent",
+    "NodeRepaired",
+    "RecordsForgotten",
+    "Replayed",
     "Skipped",
     "Unprotected",
 ]
@@ -58,24 +64,24 @@ class Completed(MessageEvent):
     """The completion is recorded on enough nodes.
 
     Args:
-        seconds: How long recording it took.
-        is_ours: False if an earlier run of the key had been recorded: this body ran a second time.
+        seconds: How long after the body's end it was.
     """
 
     level: ClassVar[int] = logging.DEBUG
     seconds: float
-    is_ours: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped(MessageEvent):
-    """A duplicate of a completed message was not run.
+    """A duplicate was not run, and acknowledged.
 
     Args:
-        completed_by: Id of the message that was completed.
+        other: Id of the message that stands for it.
+        reason: "completed"; or "busy", where the actor chose to skip then.
     """
 
-    completed_by: str
+    other: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +120,83 @@ class LeaseLost(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed(MessageEvent):
+    """A duplicate of a completed message got that one's result in place of a run.
+
+    Args:
+        completed_by: Id of the message that was completed.
+    """
+
+    completed_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unprotected(MessageEvent):
-    """The body runs without a claim: no key could be derived."""
+    """The body runs without a claim.
+
+    Args:
+        reason: "no key", "unavailable" (no quorum, and the actor is to run then) or "done" (to run again on purpose).
+    """
 
     level: ClassVar[int] = logging.WARNING
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleRun(MessageEvent):
+    """A body ran although an earlier run of its key was completed; seen when its own completion met the other.
+
+    Args:
+        completed_by: Id of the message whose completion stands.
+    """
+
+    level: ClassVar[int] = logging.CRITICAL
+    completed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten(MessageEvent):
+    """Somebody forgot the key while its body ran: this completion does not count any more."""
+
+    level: ClassVar[int] = logging.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered(MessageEvent):
+    """The message went to the dead letters without running.
+
+    Args:
+        reason: Why, in words.
+    """
+
+    level: ClassVar[int] = logging.ERROR
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRepaired(Event):
+    """A node that had forgotten its records has them again, as far as the others remember, and may speak for them.
+
+    Args:
+        node: Its name.
+        records: How many were moved up.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+    node: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsForgotten(Event):
+    """So many nodes have forgotten their records that completions may be unknown: what they covered may run again.
+
+    Args:
+        nodes: Those that forgot.
+    """
+
+    level: ClassVar[int] = logging.CRITICAL
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

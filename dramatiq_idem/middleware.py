@@ -1,4 +1,6 @@
-"""The middleware: Dramatiq's hooks. What they decide is in flow.py, where they stand in placement.py.
+"""The middleware: Dramatiq's hooks.
+
+What happens before a body is in entry.py, after it in completion.py, and where the hooks have to stand in placement.py.
 
 What Dramatiq does to a middleware decides the form. Whatever leaves a ``before_*`` hook and is no MiddlewareError is
 swallowed and the body runs: so every error becomes a deferral. ``after_*`` hooks swallow everything and acknowledge: so
@@ -16,8 +18,11 @@ import redis
 from dramatiq import Actor, Broker, Middleware, Worker
 from dramatiq.broker import MessageProxy
 
+from dramatiq_idem.body import wrap
+from dramatiq_idem.completion import Completion
+from dramatiq_idem.desk import Desk
+from dramatiq_idem.entry import Entry
 from dramatiq_idem.errors import OptionError, PlacementError
-from dramatiq_idem.flow import Flow
 from dramatiq_idem.placement import RULES, check_placement, position
 from dramatiq_idem.policies import ACTOR_OPTIONS, middleware_policy
 from dramatiq_idem.rules import Rulebook
@@ -26,7 +31,7 @@ from redlock import NODE_RULES, Observer, SettingsError, clock, log_event
 
 __all__ = ["Idempotency"]
 
-_STORE_OPTIONS = ("namespace", "write_quorum", "node_timeout", "drift", "max_ttl", "restart_guard")
+_STORE_OPTIONS = ("namespace", "write_quorum", "node_timeout", "drift", "max_ttl", "restart_guard", "durable_nodes")
 
 _logger = logging.getLogger("dramatiq_idem")
 
@@ -71,7 +76,9 @@ class Idempotency(Middleware):
             store = RedlockStore(nodes or [], tolerate=of_nodes, observer=observer, **of_store)
         self._store = store
         self._rules = Rulebook(middleware_policy(max_ttl_ms=store.max_ttl_ms, **options), store.max_ttl_ms)
-        self._flow = Flow(store, self._rules, max_result_bytes, observer)
+        self._desk = Desk(store, observer)
+        self._entry = Entry(self._desk, self._rules)
+        self._completion = Completion(self._desk, max_result_bytes)
         self._observers = tuple(observers)
         self._tolerated = frozenset(tolerate)
 
@@ -96,13 +103,16 @@ class Idempotency(Middleware):
         self._rules.declare(actor)
 
     def after_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
-        """Compile actors that were declared before this middleware was added."""
+        """Put our runner around the function; compile actors that were declared before this middleware was added."""
         self._rules.declare(actor)
+        wrap(actor)
 
     def before_worker_boot(self, broker: Broker, worker: Worker) -> None:
         """Refuse to boot where the promises cannot be kept, before a single message is consumed."""
-        self._flow.stopping_at = None
+        self._desk.stopping_at = None
         for warning in check_placement(self, broker, self._observers, self._tolerated):
+            _logger.warning("%s", warning)
+        for warning in self._rules.warnings():
             _logger.warning("%s", warning)
         try:
             self._store.check()
@@ -111,22 +121,22 @@ class Idempotency(Middleware):
 
     def before_worker_shutdown(self, broker: Broker, worker: Worker) -> None:
         """Note that waiting must come to an end."""
-        self._flow.stopping_at = clock()
+        self._desk.stopping_at = clock()
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """Claim the message's key, or keep its body from running."""
-        self._flow.enter(broker, message)
+        self._entry.enter(broker, message)
 
     def after_process_message(
         self, broker: Broker, message: MessageProxy, *, result: object = None, exception: BaseException | None = None
     ) -> None:
         """Record the completion, or give the claim up."""
-        self._flow.leave(message, result, exception)
+        self._completion.leave(message, result, exception)
 
     def after_skip_message(self, broker: Broker, message: MessageProxy) -> None:
         """Give the claim up if another middleware skipped the message."""
-        self._flow.give_up(message)
+        self._completion.give_up(message)
 
     def before_ack(self, broker: Broker, message: MessageProxy) -> None:
         """Hold the acknowledgement until nothing can be lost by it."""
-        self._flow.acknowledge(broker, message)
+        self._completion.acknowledge(broker, message)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from dramatiq_idem.errors import OptionError
 from dramatiq_idem.keys import KeySpec
@@ -27,6 +27,9 @@ __all__ = [
     "middleware_policy",
 ]
 
+Fingerprint: TypeAlias = "Literal['all'] | tuple[str, ...] | Callable[..., object] | None"
+NO_FINGERPRINT: Final = "none"
+"""How an actor says that nothing is compared: None as an option's value means "not given"."""
 KEPT_KEY: Final = "idempotency_kept_key"
 """Message option, set by us: the key of the first attempt, for its retries."""
 DEFERRALS: Final = "idempotency_deferrals"
@@ -49,6 +52,16 @@ class Policy:
         retention_ms: Milliseconds for which a completion is remembered. It must exceed the longest redelivery.
         require_key: Whether a message that yields no key is refused instead of run unprotected.
         scope: Whether equal keys of two actors are two jobs ("actor") or one ("namespace").
+        fingerprint: What of the arguments must be equal under one key: "all", some by name, what a function makes of
+            them, or None for nothing. Not compared for keys by message id.
+        on_busy: While another delivery runs the key: put a delayed copy into the queue, wait in the worker, skip (the
+            job is lost if the other one dies) or fail into the dead letters.
+        on_done: For a duplicate of a completed message: skip, replay the recorded result in place of a run, or run
+            again; "auto" skips the same message and replays for another one.
+        on_unavailable: Without a quorum: put a delayed copy into the queue, run unprotected, or fail.
+        on_lost: When the lease is lost while the body runs: let it finish, or interrupt it.
+        on_orphan: When an earlier run ended with its lease: run again, or dead-letter for people to decide.
+        max_takeovers: How often runs may end with their lease before the message is dead-lettered.
     """
 
     idempotent: bool = True
@@ -57,6 +70,13 @@ class Policy:
     retention_ms: int = 86_400_000
     require_key: bool = False
     scope: Literal["actor", "namespace"] = "actor"
+    fingerprint: Fingerprint = "all"
+    on_busy: Literal["requeue", "wait", "skip", "fail"] = "requeue"
+    on_done: Literal["auto", "skip", "replay", "run"] = "auto"
+    on_unavailable: Literal["requeue", "run", "fail"] = "requeue"
+    on_lost: Literal["finish", "interrupt"] = "finish"
+    on_orphan: Literal["requeue", "dead_letter"] = "requeue"
+    max_takeovers: int = 5
 
 
 class _Place(Enum):
@@ -172,6 +192,22 @@ def _key(value: object, place: _Place) -> object:
     return value
 
 
+def _count(value: object, _place: _Place) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("a whole number from 0")
+    return value
+
+
+def _fingerprint(value: object, _place: _Place) -> Fingerprint:
+    if value == NO_FINGERPRINT:
+        return None
+    if value == "all" or callable(value):
+        return value
+    if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise ValueError("'all', names of arguments, a function, or 'none'")
+
+
 def _one_of(*choices: str) -> Callable[[object, _Place], object]:
     def parse(value: object, _place: _Place) -> object:
         if value not in choices:
@@ -190,6 +226,13 @@ _TABLE: Final = (
     _Option("idempotency_lease", "lease_ms", _NOT_ON_MESSAGES, _milliseconds),
     _Option("idempotency_retention", "retention_ms", _EVERYWHERE, _milliseconds),
     _Option("idempotency_require_key", "require_key", _NOT_ON_MESSAGES, _boolean),
+    _Option("idempotency_fingerprint", "fingerprint", _ACTOR_ONLY, _fingerprint),
+    _Option("idempotency_on_busy", "on_busy", _NOT_ON_MESSAGES, _one_of("requeue", "wait", "skip", "fail")),
+    _Option("idempotency_on_done", "on_done", _EVERYWHERE, _one_of("auto", "skip", "replay", "run")),
+    _Option("idempotency_on_unavailable", "on_unavailable", _NOT_ON_MESSAGES, _one_of("requeue", "run", "fail")),
+    _Option("idempotency_on_lost", "on_lost", _NOT_ON_MESSAGES, _one_of("finish", "interrupt")),
+    _Option("idempotency_on_orphan", "on_orphan", _NOT_ON_MESSAGES, _one_of("requeue", "dead_letter")),
+    _Option("idempotency_max_takeovers", "max_takeovers", _NOT_ON_MESSAGES, _count),
     _Option("idempotency_scope", "scope", _ACTOR_ONLY, _one_of("actor", "namespace")),
 )
 _OPTIONS: Final = {option.name: option for option in _TABLE}

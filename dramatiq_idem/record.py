@@ -17,14 +17,12 @@ A key's record goes through these states on each node; the scripts in ``lua`` ar
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
-from redlock import Vote, VoteKind, quorum_size
+from redlock import quorum_size
 
-__all__ = ["Busy", "Completed", "Granted", "Quorums", "Record", "State", "Unavailable", "agreed", "judge_claim"]
+__all__ = ["Quorums", "Record", "State", "about_text"]
 
 
 class State(str, enum.Enum):
@@ -35,6 +33,9 @@ class State(str, enum.Enum):
     FAILED = "failed"
     DONE = "done"
     FORGOTTEN = "forgotten"
+
+
+_STATES = {state.value: state for state in State}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,17 @@ class Record:
     def parse(cls, text: str) -> Record:
         """Read a record as it stands on a node; see ``lua/record.lua`` for the layout."""
         state, generation, fence, token, takeovers, deadline, fingerprint, message_id, *tail = text.split(" ", 8)
+        if state not in _STATES:
+            raise ValueError(f"no record: {text[:80]!r}")
         return cls(
-            State(state),
+            _STATES[state],
             int(generation),
             int(fence),
-            _or_empty(token),
+            "" if token == "-" else token,  # noqa: S105 - the sign for none
             int(takeovers),
             int(deadline),
-            _or_empty(fingerprint),
-            unquote(_or_empty(message_id)),
+            "" if fingerprint == "-" else fingerprint,
+            "" if message_id == "-" else unquote(message_id) if "%" in message_id else message_id,
             tail[0] if tail else "",
         )
 
@@ -99,10 +102,6 @@ def _word(text: str) -> str:
     return "%2D" if text == "-" else quote(text, safe=":@") or "-"
 
 
-def _or_empty(word: str) -> str:
-    return "" if word == "-" else word
-
-
 @dataclass(frozen=True, slots=True)
 class Quorums:
     """How many of the configured nodes are needed.
@@ -121,108 +120,14 @@ class Quorums:
         return quorum_size(self.nodes)
 
     @property
+    def remembering(self) -> int:
+        """Nodes that a repair has to read: so many that they meet every completion and every claim under way."""
+        return self.nodes - min(self.write, self.lease) + 1
+
+    @property
     def absence(self) -> int:
         """Nodes with records rights that find nothing: so many that they meet every acknowledged completion.
 
         Source: quorum intersection, R + W > N.
         """
         return self.nodes - self.write + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """The key is ours: run the body."""
-
-    record: Record
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The key is done: do not run the body. `is_agreed` once W nodes hold this record."""
-
-    record: Record
-    is_agreed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Somebody runs the key now, for at most `left` seconds unless its lease is renewed."""
-
-    record: Record
-    left: float
-
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """Nothing can be concluded; the causes by node name."""
-
-    causes: dict[str, str]
-
-
-def judge_claim(votes: Sequence[Vote], quorums: Quorums) -> Granted | Completed | Busy | Unavailable:
-    """Return what the answers of all nodes to a claim mean."""
-    answers = [answer for vote in votes if (answer := _Answer.of(vote))]
-    known = max((answer.generation for answer in answers), default=0)
-    done = [answer for answer in answers if answer.said == "done" and answer.generation == known]
-    granted = [answer for answer in answers if answer.said == "granted"]
-    busy = [answer for answer in answers if answer.said == "busy"]
-    rights = [answer for answer in answers if answer.has_rights]
-    if done and (any(answer.has_rights for answer in done) or len(rights) >= quorums.absence):
-        records = [answer.record for answer in done if answer.record]
-        found = agreed(records, quorums)
-        return Completed(found or _most_frequent(records), found is not None)
-    absent = [answer for answer in granted if answer.has_rights]
-    if not done and len(granted) >= quorums.lease and len(absent) >= quorums.absence:
-        claims = [answer.record for answer in granted if answer.record]
-        return Granted(max(claims, key=lambda record: (record.generation, record.fence, record.takeovers)))
-    holders = [answer.record for answer in busy if answer.record]
-    if holders and (len(busy) > quorums.nodes - quorums.lease or len(granted) + len(busy) == quorums.nodes):
-        return Busy(holders[0], min(answer.left for answer in busy))
-    causes = {vote.node: vote.cause or "unknown" for vote in votes if vote.kind is VoteKind.UNKNOWN}
-    forgetful = [vote.node for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0] != "records"]
-    return Unavailable(causes | dict.fromkeys(forgetful, "has forgotten records and cannot say that there is none"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """One node's answer to a claim, taken apart."""
-
-    said: str
-    generation: int
-    has_rights: bool
-    record: Record | None = None
-    left: float = 0.0
-
-    @classmethod
-    def of(cls, vote: Vote) -> _Answer | None:
-        """Read a vote; None if the node said nothing about the key."""
-        reply = vote.reply
-        if vote.kind is VoteKind.UNKNOWN:
-            return cls("not admitted", int(reply[5]), False) if reply else None
-        if vote.kind is VoteKind.GRANTED:
-            record = Record.parse(str(reply[1]))
-            return cls("granted", record.generation, reply[0] == "records", record)
-        record = Record.parse(str(reply[2]))
-        if reply[0] == "done":
-            return cls("done", record.generation, reply[1] == "records", record)
-        return cls("busy", record.generation, reply[3] == "records", record, int(reply[1]) / 1000)
-
-
-def agreed(records: Iterable[Record], quorums: Quorums) -> Record | None:
-    """Return the completion that counts among those that the nodes hold, or None if that is open.
-
-    It is the one that W nodes hold. Only if all nodes hold completions and no W of them the same, the lowest token's
-    counts: no other choice would be the same for every reader.
-    """
-    held = list(records)
-    if not held:
-        return None
-    best = _most_frequent(held)
-    if held.count(best) >= quorums.write:
-        return best
-    return min(held, key=lambda record: record.token) if len(held) == quorums.nodes else None
-
-
-def _most_frequent(records: list[Record]) -> Record:
-    counts = Counter(records)
-    return min(counts, key=lambda record: (-counts[record], record.takeovers, record.token))

@@ -11,7 +11,7 @@ from dramatiq import Actor, Broker, get_encoder
 from dramatiq.broker import MessageProxy
 from dramatiq.encoder import PickleEncoder
 
-from dramatiq_idem.keys import MessageLike, compile_key, record_name
+from dramatiq_idem.keys import MessageLike, compile_fingerprint, compile_key, record_name
 from dramatiq_idem.policies import KEPT_KEY, Policy, actor_policy, message_policy
 
 __all__ = ["ActorRules", "MessageRules", "Rulebook"]
@@ -25,13 +25,15 @@ class MessageRules:
         policy: The options that are in force.
         key: The idempotency key; None if the message yields none, or is not to be protected.
         name: The name of its record; empty without a key.
+        fingerprint: Of its arguments; empty if they are not compared.
         is_own_id: Whether the key is the message's id, so that the record need not repeat it.
     """
 
     policy: Policy
     key: str | None
-    name: str
-    is_own_id: bool
+    name: str = ""
+    fingerprint: str = ""
+    is_own_id: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class ActorRules:
 
     policy: Policy
     key_of: Callable[[MessageLike], str | None]
+    fingerprint_of: Callable[[MessageLike], str]
 
 
 class Rulebook:
@@ -63,9 +66,20 @@ class Rulebook:
         """
         name = actor.actor_name
         policy = actor_policy(self._defaults, name, actor.options, max_ttl_ms=self._max_ttl_ms)
-        rules = ActorRules(policy, _key_maker(policy, actor, per_message=False))
+        fingerprint_of = compile_fingerprint(policy.fingerprint, actor.fn, name)
+        rules = ActorRules(policy, _key_maker(policy, actor, per_message=False), fingerprint_of)
         self._actors[name] = (actor, rules)
         return rules
+
+    def warnings(self) -> list[str]:
+        """Return what the declared actors' options give up."""
+        given_up = (("on_busy", "skip", "a message may be lost"), ("on_done", "run", "a completed message runs again"))
+        return [
+            f"actor {name!r} has {option}={value!r}: {loss}"
+            for name, (_, rules) in self._actors.items()
+            for option, value, loss in given_up
+            if rules.policy.idempotent and getattr(rules.policy, option) == value
+        ]
 
     def of(self, broker: Broker, message: MessageProxy) -> MessageRules:
         """Return what holds for a message.
@@ -79,7 +93,7 @@ class Rulebook:
         rules = known[1] if known and known[0] is actor else self.declare(actor)
         policy = message_policy(rules.policy, message.options, actor.actor_name)
         if not policy.idempotent:
-            return MessageRules(policy, None, "", False)
+            return MessageRules(policy, None)
         is_own_id = policy.key == "message_id"
         key = message.options.get(KEPT_KEY)
         if key is None:
@@ -88,9 +102,10 @@ class Rulebook:
             if callable(policy.key) and key is not None:
                 message.options[KEPT_KEY] = key  # a function may answer otherwise next time
         if key is None:
-            return MessageRules(policy, None, "", False)
+            return MessageRules(policy, None)
         scope = actor.actor_name if policy.scope == "actor" else None
-        return MessageRules(policy, key, record_name(scope, key), is_own_id)
+        fingerprint = "" if is_own_id or policy.fingerprint is None else rules.fingerprint_of(message)
+        return MessageRules(policy, key, record_name(scope, key), fingerprint, is_own_id)
 
 
 @lru_cache(maxsize=1024)

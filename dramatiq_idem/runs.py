@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from dramatiq_idem.claims import Claim
-from redlock import Term
+from dramatiq_idem.claim import Claim
+from dramatiq_idem.store import Store
+from redlock import LeaseLostError, Term
 
 __all__ = ["Run", "current_run", "enter_run", "leave_run"]
 
@@ -20,12 +21,28 @@ class Run:
             have got any distance.
     """
 
-    __slots__ = ("_term", "key", "takeovers")
+    __slots__ = ("_claim", "_store", "_term", "key", "takeovers")
 
-    def __init__(self, key: str, claim: Claim) -> None:
+    def __init__(self, key: str, claim: Claim, store: Store) -> None:
         self.key = key
+        self._claim = claim
+        self._store = store
         self.takeovers = claim.record.takeovers
         self._term: Term = claim.term
+
+    @property
+    def fencing_token(self) -> int:
+        """An integer that grows with every run of the key, for a conditional write: "if smaller, set it".
+
+        The first access may ask the nodes once.
+
+        Raises:
+            redlock.LeaseLostError: It could not be confirmed that the claim is still ours.
+        """
+        token = self._store.fence(self._claim)
+        if token is None:
+            raise LeaseLostError(self.key, "a fencing token could not be confirmed")
+        return token
 
     @property
     def lost(self) -> bool:

@@ -7,9 +7,14 @@ from typing import Any, Protocol
 
 import redis
 
-from dramatiq_idem.claims import Claim, ClaimProtocol, ClaimRequest, Outcome, Recorded
-from dramatiq_idem.record import Quorums, State
+from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
+from dramatiq_idem.claims import ClaimProtocol
+from dramatiq_idem.lookup import Lookup
+from dramatiq_idem.record import Quorums, Record, State
+from dramatiq_idem.repair import Repair
+from dramatiq_idem.repairer import Repairer
 from redlock import (
+    LockProtocol,
     Nodes,
     Observer,
     Plan,
@@ -17,6 +22,7 @@ from redlock import (
     Settings,
     SettingsError,
     Term,
+    Vote,
     clock,
     log_event,
     new_token,
@@ -57,6 +63,18 @@ class Store(Protocol):
     def abandon(self, claim: Claim, state: State, reason: str) -> bool:
         """Give a claim up; True if it was still ours."""
 
+    def completion(self, name: str) -> Record | None:
+        """Return the completion that stands for a record's name, if there is one."""
+
+    def fence(self, claim: Claim) -> int | None:
+        """Return a claim's fencing token; None if the claim is no longer certain to be ours."""
+
+    def unclaimed(self, request: ClaimRequest) -> Claim:
+        """Return what a completion without a claim is recorded under: for runs that were let through unprotected."""
+
+    def forget(self, name: str, retention_ms: int, *, force: bool = False) -> int:
+        """Begin a new generation of a key; return it."""
+
     def close(self) -> None:
         """Stop renewing and close connections."""
 
@@ -73,6 +91,7 @@ class RedlockStore:
         drift: Allowed difference between clock rates, as a share; default 0.01.
         max_ttl: Longest lease in seconds; a node that forgot waits this long before it votes. Default 30.
         restart_guard: Whether such a node has to wait; default True.
+        durable_nodes: Your word that a restart forgets nothing, see `redlock.Settings`; default False.
         tolerate: What to use although it can never be safe: "same_server", "replica", "cluster", "evicting".
         observer: Is told about nodes; default: log it.
     Raises:
@@ -89,24 +108,29 @@ class RedlockStore:
         drift: float = 0.01,
         max_ttl: float = 30.0,
         restart_guard: bool = True,
+        durable_nodes: bool = False,
         tolerate: Collection[str] = (),
         observer: Observer = log_event,
     ) -> None:
         where = parse_nodes(nodes, tolerate)
         settings = Settings(
             namespace=namespace,
-            ttl=min(10.0, max_ttl),
             max_ttl=max_ttl,
             node_timeout=node_timeout,
             drift=drift,
             restart_guard=restart_guard,
+            durable_nodes=durable_nodes,
             nodes_id=nodes_id(where),
         )
         self._nodes = Nodes(where, node_timeout, observer)
         self._settings = settings
         quorums = Quorums(len(self._nodes), _write_quorum(write_quorum, len(self._nodes)))
-        self._rules = ClaimProtocol(settings, quorums, clock, new_token, observer)
         self._renewer = Renewer(self._nodes)
+        locks = LockProtocol(settings, len(self._nodes), clock, new_token, observer)
+        self._repair = Repair(settings, quorums, locks, observer, self._nodes.names)
+        self._repairer = Repairer(self._nodes, self._repair)
+        self._rules = ClaimProtocol(settings, quorums, clock, new_token, observer, self._repairer.wake)
+        self._lookup = Lookup(settings, quorums)
 
     @property
     def max_ttl_ms(self) -> int:
@@ -137,8 +161,35 @@ class RedlockStore:
         """Give a claim up; True if a quorum still had it."""
         return self._nodes.run(self._rules.abandon(claim, state, reason))
 
+    def completion(self, name: str) -> Record | None:
+        """Return the completion that W nodes hold, if there is one."""
+        return self._nodes.run(self._lookup.completion(name))
+
+    def fence(self, claim: Claim) -> int | None:
+        """Return a claim's fencing token; None if the claim is no longer certain to be ours."""
+        return self._nodes.run(self._rules.fence(claim))
+
+    def unclaimed(self, request: ClaimRequest) -> Claim:
+        """Return what a completion without a claim is recorded under."""
+        now = clock()
+        record = Record(State.RUNNING, 0, 0, new_token(), 0, 0, request.fingerprint, request.message_id)
+        return Claim(request, record, Term(request.name, 0.0, now, now, clock))
+
+    def forget(self, name: str, retention_ms: int, *, force: bool = False) -> int:
+        """Begin a new generation of a key on all nodes; return it. Raises ForgetError where that is not possible."""
+        return self._nodes.run(self._lookup.forget(name, retention_ms, force=force))
+
+    def look(self, name: str) -> list[Vote]:
+        """Read a key's record on all nodes, as `Lookup.look` says."""
+        return self._nodes.run(self._lookup.look(name))
+
+    def repair(self, *, accept_loss: bool = False, progress: Callable[[str, int], None] | None = None) -> bool:
+        """Bring nodes that forgot up to date, see `Repair.repair`; True if all nodes may speak for the records."""
+        return self._nodes.run(self._repair.repair(accept_loss=accept_loss, progress=progress))
+
     def close(self) -> None:
-        """Stop renewing and close the connections; what is claimed runs out."""
+        """Stop renewing and repairing, and close the connections; what is claimed runs out."""
+        self._repairer.close()
         self._renewer.close()
         self._nodes.close()
 

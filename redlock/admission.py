@@ -82,10 +82,16 @@ class Refusal:
 
     @classmethod
     def of(cls, vote: Vote) -> Refusal | None:
-        """Read the refusal out of a vote; None where the node voted or did not answer."""
-        if vote.kind is not VoteKind.UNKNOWN or not vote.reply:
+        """Read the refusal out of a vote; None where the node voted or did not answer.
+
+        A node that may not vote can still have something to say (that a key is done): then its refusal comes last.
+        """
+        fields = vote.reply
+        if vote.kind is not VoteKind.UNKNOWN:
+            fields = fields[-1] if fields and isinstance(fields[-1], tuple) else ()
+        if not fields:
             return None
-        reason, left, seen, identity, now, *_ = vote.reply
+        reason, left, seen, identity, now, *_ = fields
         return cls(str(reason), int(left), str(seen), str(identity), int(now))
 
     def admission(self, reason: str, longest: Longest, rights: str, since: str) -> Admission:
@@ -139,26 +145,39 @@ def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
     """
     refusals = [Refusal.of(vote) for vote in votes]
     longest = [Longest.of(vote) for vote in votes]
-    forgot = [bool(refusal and refusal.reason in FORGOT) for refusal in refusals]
+    kept = [_kept(refusal, settings) for refusal in refusals]
+    forgot = [
+        bool(refusal and refusal.reason in FORGOT and not keeps) for refusal, keeps in zip(refusals, kept, strict=True)
+    ]
     remembered = [known for known, lost in zip(longest, forgot, strict=True) if known and not lost]
     if not remembered and sum(forgot) < quorum_size(len(votes)):
-        return [None] * len(votes)
+        return kept
     # Only nodes that are all there and have all forgotten can know that no record is missed by starting anew.
     rights = "records" if all(forgot) else "leases"
     since = "boot" if all(refusal and refusal.reason == "new" for refusal in refusals) else "now"
     own = Longest(settings.max_ttl_ms, settings.max_ttl_ms)
     announced_ms = max(known.announced_ms for known in (own, *filter(None, longest)))
     granted_ms = max(known.granted_ms for known in remembered) if remembered else announced_ms
+    longest_now = Longest(announced_ms, granted_ms)
     return [
-        refusal.admission(refusal.reason, Longest(announced_ms, granted_ms), rights, since)
-        if refusal and refusal.reason in FORGOT
-        else None
-        for refusal in refusals
+        refusal.admission(refusal.reason, longest_now, rights, since) if refusal and lost else keeps
+        for refusal, lost, keeps in zip(refusals, forgot, kept, strict=True)
     ]
+
+
+def _kept(refusal: Refusal | None, settings: Settings) -> Admission | None:
+    """Return how a restarted node goes on as if nothing had happened, on the user's word that it kept everything."""
+    marker = Marker.parse(refusal.seen) if refusal else None
+    if refusal is None or marker is None or refusal.reason != "restarted" or not settings.durable_nodes:
+        return None
+    longest = Longest(marker.announced_ms, marker.granted_ms)
+    return refusal.admission(refusal.reason, longest, marker.rights, "keep")
 
 
 def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
     """Write the markers that a round of votes asked for, and return what was written."""
+    if not any(vote.reply and (vote.kind is VoteKind.UNKNOWN or isinstance(vote.reply[-1], tuple)) for vote in votes):
+        return []  # as nearly always: nobody refused to vote
     decisions = decide(votes, settings)
     answers = yield from _write(decisions, settings)
     return [

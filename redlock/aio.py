@@ -69,7 +69,7 @@ class AsyncRedlock:
     Args:
         nodes: One URL or redis-py client per independent server. A majority of these must answer; one node works but
             does not survive its loss.
-        ttl: Life of a lease in seconds, or a timedelta; default 10.
+        ttl: Life of a lease in seconds, or a timedelta; default 10, or max_ttl if that is shorter.
         pause: Tenacity wait strategy between attempts; default random from 0.02 to 0.2 s.
         observer: Is called with each event; default: log it.
         tolerate: What to use although it can never be safe: "same_server", "replica", "cluster", "evicting".
@@ -81,7 +81,7 @@ class AsyncRedlock:
     def __init__(
         self,
         nodes: Sequence[NodeSource],
-        ttl: Duration = 10.0,
+        ttl: Duration | None = None,
         *,
         pause: wait_base = DEFAULT_PAUSE,
         observer: Observer = log_event,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ __all__ = ["clock", "new_token", "pauses"]
 
 def _pick_clock() -> Clock:
     boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic if boottime is None else lambda: time.clock_gettime(boottime)
+    return time.monotonic if boottime is None else functools.partial(time.clock_gettime, boottime)
 
 
 clock: Clock = _pick_clock()

@@ -33,14 +33,15 @@ class Rules:
     def __init__(
         self,
         sources: Sequence[NodeSource],
-        ttl: Duration,
+        ttl: Duration | None,
         pause: wait_base,
         observer: Observer,
         tolerate: Collection[str],
         **settings: Any,
     ) -> None:
         self.nodes: list[Node] = parse_nodes(sources, tolerate)
-        self.settings = Settings(ttl=seconds("ttl", ttl), nodes_id=nodes_id(self.nodes), **settings)
+        default = None if ttl is None else seconds("ttl", ttl)
+        self.settings = Settings(ttl=default, nodes_id=nodes_id(self.nodes), **settings)
         self.observer = observer
         self.protocol = LockProtocol(self.settings, len(self.nodes), clock, new_token, observer)
         self._pause = pause

@@ -50,7 +50,7 @@ class Slot:
         index: The node's place among the asker's votes.
         sent_at: Clock reading when it was queued.
         deadline: Clock reading after which the link is given up.
-        sent_by_text: Whether the script's text was sent.
+        sent_as: Its number among the link's commands.
     """
 
     command: Command
@@ -58,7 +58,7 @@ class Slot:
     index: int
     sent_at: float
     deadline: float
-    sent_by_text: bool = False
+    sent_as: int = 0
 
     @property
     def is_wanted(self) -> bool:
@@ -87,6 +87,8 @@ class Link:
         self._reader: Any = None
         self._slots: deque[Slot] = deque()
         self._unsent = bytearray()
+        self._sent = 0
+        self._texts: dict[str, int] = {}
         self.run_id: str | None = None
         self.fileno = -1
         self.usual = 0.0
@@ -123,10 +125,21 @@ class Link:
             raise
         self._connection, self._socket, self._reader, self.fileno = connection, sock, new_reader(), sock.fileno()
 
-    def send(self, slot: Slot) -> None:
-        """Queue a command; `flush` writes it."""
+    def send(self, slot: Slot, data: bytes | None = None) -> None:
+        """Queue a command; `flush` writes it. A script's first call on a link brings its text, later ones its hash.
+
+        Args:
+            slot: The command, and who gets its reply.
+            data: The command's bytes by hash, if they are at hand.
+        """
+        sha = slot.command.script.sha
+        self._sent += 1
+        slot.sent_as = self._sent
+        by_text = sha not in self._texts
+        if by_text:
+            self._texts[sha] = self._sent
         self._slots.append(slot)
-        self._unsent += packed(slot.command, by_text=slot.sent_by_text)
+        self._unsent += packed(slot.command, by_text=by_text) if by_text or data is None else data
 
     def flush(self) -> None:
         """Write what the socket takes.
@@ -165,6 +178,7 @@ class Link:
                 self._reader.feed(sock.recv(65_536))
             while (reply := self._reader.gets()) is not PENDING:
                 self._hand_out(reply)
+            self.flush()  # what has to be sent again
         except _WOULD_BLOCK:
             return
         except ProtocolError as error:
@@ -176,19 +190,25 @@ class Link:
         if not self._slots:
             raise NodeFaultError("a reply that nobody asked for")
         slot = self._slots.popleft()
-        self.usual += (self._clock() - slot.sent_at - self.usual) / 8
+        if slot.is_wanted:  # others may have lain in the socket until somebody read them
+            self.usual += (self._clock() - slot.sent_at - self.usual) / 8
         if isinstance(reply, ReplyError):
-            if str(reply).startswith("NOSCRIPT") and not slot.sent_by_text:
-                # What has an undo may be meant no more; anything else must still happen.
-                if slot.is_wanted or slot.command.undo is None:
-                    slot.sent_by_text = True
-                    self.send(slot)
-                    self.flush()
+            if str(reply).startswith("NOSCRIPT"):
+                self._send_again(slot)
                 return
             if fault := closing_fault(reply):
                 slot.answer(fault)
                 raise fault
         slot.answer(reply)
+
+    def _send_again(self, slot: Slot) -> None:
+        """Send a command again whose script the server does not know (any more); its text once for all of them."""
+        sha = slot.command.script.sha
+        if self._texts.get(sha, 0) <= slot.sent_as:
+            self._texts.pop(sha, None)
+        # What has an undo may be meant no more; anything else must still happen.
+        if slot.is_wanted or slot.command.undo is None:
+            self.send(slot)
 
     def close(self, fault: NodeFaultError) -> list[Command]:
         """Take back what was not answered, as far as the socket takes it, and close; every open slot gets the fault.

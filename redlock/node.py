@@ -186,7 +186,7 @@ def parse_nodes(sources: Sequence[NodeSource | Node], tolerated: Collection[str]
 
 
 def packed(command: Command, *, by_text: bool = False) -> bytes:
-    """Return a command as bytes, by the script's hash unless the text has to travel."""
+    """Return a command as bytes, by the script's hash unless its text has to travel."""
     script = command.script
     call = ("EVAL", script.text) if by_text or script.by_text else ("EVALSHA", script.sha)
     return pack((*call, len(command.keys), *command.keys, *command.args))
@@ -220,8 +220,14 @@ def vote(name: str, reply: Any) -> Vote:
     if not isinstance(reply, list) or not reply or not isinstance(reply[0], int) or reply[0] not in _KINDS:
         return Vote(name, VoteKind.UNKNOWN, cause=f"unexpected reply {str(reply)[:80]}")
     kind = _KINDS[reply[0]]
-    rest = tuple(value.decode(errors="replace") if isinstance(value, bytes) else value for value in reply[1:])
+    rest = tuple([_text(value) for value in reply[1:]])
     return Vote(name, kind, rest, _guard_cause(rest) if kind is VoteKind.UNKNOWN else None)
+
+
+def _text(value: Any) -> Any:
+    if type(value) is bytes:
+        return value.decode(errors="replace")
+    return tuple([_text(each) for each in value]) if type(value) is list else value
 
 
 def _guard_cause(rest: tuple[Any, ...]) -> str:

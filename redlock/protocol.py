@@ -49,7 +49,7 @@ class LockProtocol:
     ) -> None:
         self._settings = settings
         self._size = size
-        self._clock = clock
+        self._clock = self.clock = clock
         self._new_token = new_token
         self._observer = observer
 

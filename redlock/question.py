@@ -7,8 +7,8 @@ from typing import Any
 
 from redlock.link import Slot
 from redlock.members import Member
-from redlock.node import NodeFaultError, vote
-from redlock.plan import Broadcast, Clock
+from redlock.node import NodeFaultError, packed, vote
+from redlock.plan import Broadcast, Clock, Command
 from redlock.quorum import Vote, VoteKind
 
 __all__ = ["Question"]
@@ -65,11 +65,15 @@ class Question:
     def send(self) -> None:
         """Queue the commands on the links that are open; nodes without one are unknown at once."""
         now = self._clock()
+        before: Command | None = None
+        data = b""
         for index, (command, member) in enumerate(zip(self.broadcast.commands, self._members, strict=True)):
             if command is None:
                 self.votes[index] = member.unknown("not asked")
             elif member.link.is_open:
-                member.link.send(Slot(command, self, index, now, self.overdue_at))
+                if command is not before:  # mostly all nodes get the same
+                    before, data = command, packed(command)
+                member.link.send(Slot(command, self, index, now, self.overdue_at), data)
             else:
                 self.votes[index] = member.unknown()
                 member.owe(command, now)

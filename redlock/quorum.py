@@ -70,22 +70,21 @@ def validity(ttl: float, elapsed: float, drift: float) -> float:
     return ttl - elapsed - (ttl * drift + ROUNDING)
 
 
-def _count(votes: Sequence[Vote | None], kind: VoteKind) -> int:
-    return sum(1 for vote in votes if vote is not None and vote.kind is kind)
-
-
 def tally(votes: Sequence[Vote | None]) -> Verdict:
     """Return what the votes of all configured nodes mean; a missing vote counts as unknown.
 
     Held means that no quorum could grant even if every unknown node had; anything else short of a quorum of grants
     cannot be told from an outage.
     """
+    granted = refused = 0
+    for vote in votes:
+        if vote is not None:
+            granted += vote.kind is VoteKind.GRANTED
+            refused += vote.kind is VoteKind.REFUSED
     quorum = quorum_size(len(votes))
-    if _count(votes, VoteKind.GRANTED) >= quorum:
+    if granted >= quorum:
         return Verdict.GRANTED
-    if _count(votes, VoteKind.REFUSED) > len(votes) - quorum:
-        return Verdict.HELD
-    return Verdict.UNREACHABLE
+    return Verdict.HELD if refused > len(votes) - quorum else Verdict.UNREACHABLE
 
 
 def is_decided(votes: Sequence[Vote | None]) -> bool:

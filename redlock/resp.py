@@ -24,10 +24,11 @@ PENDING = object()
 """What a reader returns while the next reply is not complete."""
 
 
-def pack(parts: Iterable[bytes | str | int]) -> bytes:
+def pack(parts: Iterable[str | int]) -> bytes:
     """Return a command as it goes over the wire."""
-    encoded = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return b"*%d\r\n" % len(encoded) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in encoded])
+    texts = [part if isinstance(part, str) else str(part) for part in parts]
+    sized = [f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n" for text in texts]
+    return f"*{len(texts)}\r\n{''.join(sized)}".encode()
 
 
 class Reader:

@@ -52,7 +52,7 @@ class Settings:
 
     Args:
         namespace: Prefix of every key on the nodes; default "redlock".
-        ttl: Life of a lease in seconds where none is given; default 10.
+        ttl: Life of a lease in seconds where none is given; default 10, or max_ttl if that is shorter.
         max_ttl: Longest ttl in seconds that anybody in the namespace uses; default 30. A node that forgot waits this
             long before it votes again.
         node_timeout: Seconds that a node has to answer; default 0.5.
@@ -60,16 +60,19 @@ class Settings:
             run within 0.5 % of true time. Steps of a node's clock are not covered.
         restart_guard: Whether a node that forgot has to wait; default True. Without it two holders are possible after
             a restart.
+        durable_nodes: Your word that a restart forgets nothing: every write is on disk before it is answered
+            (appendfsync always, no-appendfsync-on-rewrite no), no failover, no restored snapshot. Default False.
         counter_life: Seconds for which an unused fencing counter is kept; default one day.
         nodes_id: A hash of the node list, for the audit to compare; set by what knows the list.
     """
 
     namespace: str = "redlock"
-    ttl: float = 10.0
+    ttl: float | None = None
     max_ttl: float = 30.0
     node_timeout: float = 0.5
     drift: float = 0.01
     restart_guard: bool = True
+    durable_nodes: bool = False
     counter_life: float = 86_400.0
     nodes_id: str = "-"
 
@@ -81,12 +84,19 @@ class Settings:
         set_field = object.__setattr__
         set_field(self, "max_ttl", seconds("max_ttl", self.max_ttl, least=0.001, most=86_400.0))
         set_field(self, "node_timeout", seconds("node_timeout", self.node_timeout, least=0.001, most=60.0))
+        if self.node_timeout > self.max_ttl:
+            raise SettingsError(f"node_timeout, {self.node_timeout:g} s, must not exceed max_ttl, {self.max_ttl:g} s")
         set_field(self, "counter_life", seconds("counter_life", self.counter_life, least=self.max_ttl))
-        set_field(self, "ttl", self.ttl_ms("ttl", self.ttl) / 1000)
+        self.ttl_ms("ttl", self.default_ttl)
 
     def ttl_ms(self, name: str, value: Duration | None = None) -> int:
         """Return a ttl in whole milliseconds; the default one where none is given."""
-        return milliseconds(name, self.ttl if value is None else value, most=self.max_ttl, drift=self.drift)
+        return milliseconds(name, self.default_ttl if value is None else value, most=self.max_ttl, drift=self.drift)
+
+    @property
+    def default_ttl(self) -> float:
+        """Life of a lease in seconds where none is given."""
+        return min(10.0, self.max_ttl) if self.ttl is None else self.ttl
 
     @property
     def max_ttl_ms(self) -> int:

@@ -27,6 +27,8 @@ def kind_of(event: Event) -> str:
     match event:
         case events.Claimed() if event.takeovers:
             return "takeover"
+        case events.Replayed():
+            return "skipped"
         case events.Deferred():
             return f"deferred-{event.reason}"
         case _:

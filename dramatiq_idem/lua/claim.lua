@@ -1,13 +1,22 @@
 -- Claim a key on one node: running, unless it is done or somebody else runs it.
--- KEYS: 1 record, 2 marker. ARGV: 1 token, 2 lease in ms, 3 guard, 4 retention in ms, 5 "<fingerprint> <message id>".
+-- KEYS: 1 record, 2 marker. ARGV: 1 token, 2 lease in ms, 3 guard, 4 retention in ms, 5 "<fingerprint> <message id>",
+-- 6 the least generation: what stands below it was forgotten on other nodes already.
 -- Returns {1, rights, record, longest} | {0, 'busy', ms left, record, rights, longest}
---       | {0, 'done', rights, record, longest} | {-1, reason, ms left, marker, identity, now, generation}. rights 'leases': this node cannot speak for what it has forgotten.
+--       | {0, 'done', rights, record, longest or the refusal} | {-1, reason, ms left, marker, identity, now, generation}.
+-- rights 'leases': this node cannot speak for what it has forgotten.
 local now = now_ms()
 local value = redis.call('GET', KEYS[1])
 local record = parse(value)
+local floor = tonumber(ARGV[6])
+if record and record.generation < floor then
+  record = {state = 'forgotten', generation = floor, fence = record.fence}
+  value = format('forgotten', floor, record.fence, '-', 0, 0, '- -', '')
+end
 local refusal, longest, rights = admission(KEYS[2], now, ARGV[2], ARGV[3])
 if record and record.state == 'done' then
-  return {0, 'done', refusal and 'leases' or rights, value, refusal and '' or longest}
+  if not refusal then return {0, 'done', rights, value, longest} end
+  table.remove(refusal, 1)
+  return {0, 'done', 'leases', value, refusal}
 end
 if refusal then
   refusal[7] = record and record.generation or 0
@@ -24,7 +33,7 @@ if record and record.state == 'running' then
 end
 -- A counter that starts anew starts from the clock, coarse enough that the nodes agree.
 local fence = record and record.fence + 1 or math.floor(now / 1000) * 1048576
-local claimed = format('running', record and record.generation or 0, fence, ARGV[1], takeovers, now + ARGV[2],
+local claimed = format('running', record and record.generation or floor, fence, ARGV[1], takeovers, now + ARGV[2],
   ARGV[5], before)
 redis.call('SET', KEYS[1], claimed, 'PX', ARGV[4])
 return {1, rights, claimed, longest}

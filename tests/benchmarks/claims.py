@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import redis
 
 from dramatiq_idem import RedlockStore
-from dramatiq_idem.claims import Claim, ClaimRequest
+from dramatiq_idem.claim import Claim, ClaimRequest
 from redlock import new_token
 from redlock.local import LocalNodes
 from tests.benchmarks.harness import Options, Row, Samples, at_least, interleaved

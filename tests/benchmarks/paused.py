@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from dramatiq_idem import RedlockStore
-from dramatiq_idem.claims import Claim, ClaimRequest
+from dramatiq_idem.claim import Claim, ClaimRequest
 from redlock import Redlock
 from redlock.local import LocalNodes
 from tests.benchmarks.harness import Options, Row, at_most, interleaved, median_seconds

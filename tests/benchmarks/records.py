@@ -14,7 +14,7 @@ from pathlib import Path
 import redis
 
 from dramatiq_idem import RedlockStore
-from dramatiq_idem.claims import Claim, ClaimRequest
+from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.keys import record_name
 from dramatiq_idem.record import Record, State
 from redlock import Settings, new_token

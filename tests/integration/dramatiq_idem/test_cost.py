@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from dramatiq_idem import RedlockStore
-from dramatiq_idem.claims import Claim, ClaimRequest
+from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.keys import record_name
 from redlock import Redlock
 

@@ -202,10 +202,6 @@ def test_job_survives_a_node_that_forgets_it(workbench, fragile):
     assert bench.result(message) == 42
 
 
-@pytest.mark.xfail(
-    reason="every node answers 'done' without rights, so nobody is admitted: deferred until another key is claimed",
-    raises=dramatiq.errors.QueueJoinTimeout,
-)
 def test_duplicate_is_skipped_after_all_nodes_restarted_with_their_data(workbench, local_nodes, short_delays):
     """They have forgotten nothing; once their wait is over, they say what they know."""
     nodes = local_nodes(3, persistence="always")

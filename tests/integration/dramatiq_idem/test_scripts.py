@@ -41,7 +41,7 @@ def node(trio_on_each_server: LocalNodes):
             record=lambda: Record.parse(client.get(KEY)),
             ttl=lambda: client.pttl(KEY),
             claim=lambda token="mine", lease=LEASE, guard=GUARD, about=ABOUT: run(
-                CLAIM, (KEY, MARKER), token, lease, guard, RETENTION, about
+                CLAIM, (KEY, MARKER), token, lease, guard, RETENTION, about, 0
             ),
             renew=lambda token="mine", lease=LEASE: run(RENEW, (KEY,), token, lease, RETENTION),
             abandon=lambda token="mine", state="free", reason="": run(ABANDON, (KEY,), token, state, RETENTION, reason),

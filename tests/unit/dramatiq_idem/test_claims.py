@@ -7,8 +7,10 @@ from itertools import count
 import pytest
 from dramatiq.middleware import TimeLimitExceeded
 
-from dramatiq_idem.claims import Claim, ClaimProtocol, ClaimRequest, Recorded
-from dramatiq_idem.record import Busy, Completed, Quorums, Record, State, Unavailable
+from dramatiq_idem.claim import Claim, ClaimRequest, Recorded
+from dramatiq_idem.claims import ClaimProtocol
+from dramatiq_idem.judgement import Busy, Completed, Unavailable
+from dramatiq_idem.record import Quorums, Record, State
 from redlock import Admitted, Broadcast, Settings, Vote, VoteKind, trusted
 
 SETTINGS = Settings("ns", 10.0, 30.0)
@@ -127,7 +129,7 @@ def test_claim_asks_every_node_and_waits_for_all():
     command = step.commands[0]
     assert {each.script.name for each in step.commands} == {"claim"}
     assert command.keys == ("ns:record:pay:1", "ns:marker")
-    assert command.args == ("token-1", 3_000, SETTINGS.guard, 60_000, "- message-1")
+    assert command.args == ("token-1", 3_000, SETTINGS.guard, 60_000, "- message-1", 0)
     assert (command.undo.script.name, command.undo.args) == ("undo", ("token-1",))
     yes, no = votes([granted(), busy()])
     assert not step.enough([yes, yes, None])
@@ -369,7 +371,7 @@ def test_completion_is_recorded_once_w_nodes_hold_it():
     [
         (2, "ours ? ?", None),
         (2, "ours other ?", None),
-        (2, "ours gone gone", None),
+        (2, "ours gone gone", "forgotten"),
         (2, "ours ours other", "ours"),
         (2, "ours other other", "other"),
         (3, "ours ours ?", None),
@@ -391,7 +393,8 @@ def test_completion_counts_equal_records_only(write, answers, winner):
         "?": SILENCE,
     }
     recorded = end_of(plan, reply(plan, step, [said[word] for word in answers.split()]))
-    assert recorded == (None if winner is None else Recorded({"ours": ours, "other": other}[winner]))
+    outcomes = {"ours": Recorded(ours), "other": Recorded(other), "forgotten": Recorded(ours, is_forgotten=True)}
+    assert recorded == outcomes.get(winner)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dramatiq_idem import delivery as deliveries
 from dramatiq_idem.delivery import Delivery, deferred_copy, encode_result, mute_results
+from dramatiq_idem.judgement import Busy
 from dramatiq_idem.policies import DEFERRALS
-from dramatiq_idem.record import Busy, Record, State
+from dramatiq_idem.record import Record, State
 
 HOLDER = Record(State.RUNNING, 0, 1, "t", 0, 0, "", "other")
 FOR_EVER = Busy(HOLDER, 1e9)

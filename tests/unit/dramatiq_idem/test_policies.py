@@ -68,8 +68,15 @@ def test_options_by_place():
         "idempotency_retention",
         "idempotency_require_key",
         "idempotency_scope",
+        "idempotency_fingerprint",
+        "idempotency_on_busy",
+        "idempotency_on_done",
+        "idempotency_on_unavailable",
+        "idempotency_on_lost",
+        "idempotency_on_orphan",
+        "idempotency_max_takeovers",
     }
-    assert set(MESSAGE_OPTIONS) == {"idempotent", "idempotency_key", "idempotency_retention"}
+    assert set(MESSAGE_OPTIONS) == {"idempotent", "idempotency_key", "idempotency_retention", "idempotency_on_done"}
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,0 +1,202 @@
+"""Before the body: claim the key, and let the body run, be replaced by a result, or be kept from running.
+
+A message is acknowledged without running only when its completion is recorded, or when a copy of it is back in the
+queue, or when it goes to the dead letters with a reason. That somebody else runs it is no reason: he may be dead. What
+is to be done is decided in verdict.py; here it is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from dramatiq import Broker
+from dramatiq.broker import MessageProxy
+from dramatiq.middleware import MiddlewareError, SkipMessage
+
+from dramatiq_idem import delivery as deliveries
+from dramatiq_idem import events
+from dramatiq_idem.body import Interrupter, expect_body
+from dramatiq_idem.claim import Claim, ClaimRequest, Outcome
+from dramatiq_idem.delivery import Delivery, decode_result, deferred_copy, is_result_wanted, mute_results
+from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
+from dramatiq_idem.errors import (
+    ClaimBusyError,
+    KeyDerivationError,
+    MessageRefusedError,
+    OptionError,
+    StoreUnavailableError,
+)
+from dramatiq_idem.judgement import Busy, Unavailable
+from dramatiq_idem.policies import DEFERRALS
+from dramatiq_idem.record import State
+from dramatiq_idem.rules import MessageRules, Rulebook
+from dramatiq_idem.runs import Run, enter_run, leave_run
+from dramatiq_idem.verdict import Refuse, Replay, RunIt, RunUnprotected, Skip, decide
+from redlock import clock
+
+__all__ = ["Entry"]
+
+_LONGEST_WAIT, _WAIT_PAUSE = 30.0, 0.1
+"""Seconds for which a worker waits for a busy key, where it is to wait, and between two looks."""
+
+_logger = logging.getLogger("dramatiq_idem")
+
+
+class Entry:
+    """What happens to a delivery before its body.
+
+    Args:
+        desk: The store, and who is told.
+        rules: What holds for a message.
+    """
+
+    def __init__(self, desk: Desk, rules: Rulebook) -> None:
+        self._desk = desk
+        self._rules = rules
+        self._probe = threading.Lock()
+
+    def enter(self, broker: Broker, message: MessageProxy) -> None:
+        """Claim the message's key; return only if its body may run.
+
+        Raises:
+            SkipMessage: The body must not run; why the message may be acknowledged is settled.
+        """
+        leave_run()
+        expect_body(message.actor_name, None)
+        delivery = Delivery()
+        deliveries.attach(message, delivery)
+        try:
+            self._enter(broker, message, delivery)
+        except MiddlewareError:
+            raise
+        except Exception as error:
+            _logger.exception("cannot decide on message %s; it goes back to the queue", message.message_id)
+            self._defer(broker, message, delivery, None, repr(error))
+
+    def _enter(self, broker: Broker, message: MessageProxy, delivery: Delivery) -> None:
+        rules = self._rules_of(broker, message, delivery)
+        if rules.key is None:
+            if rules.policy.idempotent:
+                self._desk.tell(events.Unprotected, message, delivery, "no key")
+            return
+        holder = "" if rules.is_own_id else message.message_id
+        policy = rules.policy
+        request = ClaimRequest(rules.name, holder, rules.fingerprint, policy.lease_ms, policy.retention_ms)
+        started = clock()
+        outcome = self._claim(request, waits=policy.on_busy == "wait")
+        action = decide(outcome, rules, message.message_id, is_result_wanted=is_result_wanted(broker, message))
+        if isinstance(action, RunIt):
+            self._run(message, delivery, action.claim)
+            self._desk.tell(events.Claimed, message, delivery, action.claim.record.takeovers, clock() - started)
+        elif isinstance(action, RunUnprotected):
+            self._desk.tell(events.Unprotected, message, delivery, action.reason)
+            if action.reason == "unavailable":
+                delivery.unclaimed = self._desk.store.unclaimed(request)
+        elif isinstance(action, Replay):
+            self._desk.tell(events.Replayed, message, delivery, action.record.message_id)
+            result = decode_result(action.record.tail)
+            expect_body(message.actor_name, lambda _function, _args, _kwargs: result)
+        elif isinstance(action, Skip):
+            self._desk.tell(
+                events.Skipped, message, delivery, action.other.message_id or message.message_id, action.reason
+            )
+            mute_results(message)
+            raise SkipMessage(f"{rules.key!r} is {action.reason}")
+        elif isinstance(action, Refuse):
+            self._refuse(message, delivery, action)
+        else:
+            self._defer(broker, message, delivery, action.busy, action.detail)
+
+    def _rules_of(self, broker: Broker, message: MessageProxy, delivery: Delivery) -> MessageRules:
+        """Return what holds for the message; one that cannot be protected as it is meant to be is refused."""
+        try:
+            rules = delivery.rules = self._rules.of(broker, message)
+        except (OptionError, KeyDerivationError) as error:
+            self._refuse(message, delivery, Refuse(MessageRefusedError(str(error))))
+        if rules.key is None and rules.policy.idempotent and rules.policy.require_key:
+            reason = "its arguments give no idempotency key, and one is required"
+            self._refuse(message, delivery, Refuse(MessageRefusedError(reason)))
+        return rules
+
+    def _claim(self, request: ClaimRequest, *, waits: bool) -> Outcome:
+        """Claim, with some patience while no quorum can be asked; or, by choice, while somebody else runs the key."""
+        outcome = self._desk.store.claim(request)
+        began = clock()
+        while self._desk.stopping_at is None:
+            if isinstance(outcome, Unavailable) and clock() - began < PATIENCE:
+                # one thread at a time tries; when it succeeds the others follow at once
+                if not self._probe.acquire(timeout=PATIENCE):
+                    break
+                try:
+                    outcome = self._desk.store.claim(request)
+                    if isinstance(outcome, Unavailable):
+                        time.sleep(PROBE_PAUSE)
+                finally:
+                    self._probe.release()
+            elif isinstance(outcome, Busy) and waits and clock() - began < _LONGEST_WAIT:
+                time.sleep(min(_WAIT_PAUSE, outcome.left))
+                outcome = self._desk.store.claim(request)
+            else:
+                break
+        return outcome
+
+    def _run(self, message: MessageProxy, delivery: Delivery, claim: Claim) -> None:
+        """Let the body run under a claim that is kept alive."""
+        delivery.claim = claim
+        interrupter = Interrupter() if delivery.rules and delivery.rules.policy.on_lost == "interrupt" else None
+
+        def on_lost(cause: str) -> None:
+            if delivery.finished_at is None:
+                self._desk.tell(events.LeaseLost, message, delivery, cause)
+                if interrupter is not None:
+                    interrupter.fire()
+
+        def runner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            with interrupter or contextlib.nullcontext():
+                result = function(*args, **kwargs)
+            return self._settled_result(message, delivery, claim, result)
+
+        delivery.keeper = self._desk.store.keep(claim, on_lost)
+        message.options.pop(DEFERRALS, None)  # a retry of this run counts anew
+        expect_body(message.actor_name, runner)
+        enter_run(Run(delivery.key or "", claim, self._desk.store))
+
+    def _settled_result(self, message: MessageProxy, delivery: Delivery, claim: Claim, result: Any) -> Any:
+        """Return the body's result; or, where another run may have been under way and was completed, that one's.
+
+        A stored result never changes, and the other one may be stored already.
+        """
+        if not claim.term.is_lost and not claim.is_contested:
+            return result
+        other = self._desk.store.completion(claim.request.name)
+        if other is None or other.token == claim.record.token:
+            return result
+        self._desk.tell(events.DoubleRun, message, delivery, other.message_id or message.message_id)
+        return decode_result(other.tail) if other.tail else result
+
+    def _refuse(self, message: MessageProxy, delivery: Delivery, refusal: Refuse) -> NoReturn:
+        """Send a message to the dead letters without running it."""
+        if refusal.claim is not None:
+            self._desk.store.abandon(refusal.claim, State.FAILED, str(refusal.error))
+        self._desk.tell(events.DeadLettered, message, delivery, str(refusal.error))
+        message.fail()
+        raise refusal.error
+
+    def _defer(
+        self, broker: Broker, message: MessageProxy, delivery: Delivery, busy: Busy | None, detail: str
+    ) -> NoReturn:
+        """Put a delayed copy into the queue, then skip this delivery; no retry is spent."""
+        copy = deferred_copy(message, busy)
+        mute_results(message)  # behind the copy: it is only this delivery that has no result
+        self._desk.tell(events.Deferred, message, delivery, "busy" if busy else "unavailable", copy.delay_ms, detail)
+        try:
+            broker.enqueue(copy.message, delay=copy.delay_ms)
+        except Exception as error:  # noqa: BLE001 - of whatever broker; the acknowledgement waits for it
+            _logger.warning("the broker did not take the copy of message %s: %r", message.message_id, error)
+            delivery.postponed = copy
+        raise (ClaimBusyError if busy else StoreUnavailableError)(f"deferred by {copy.delay_ms} ms: {detail}")
