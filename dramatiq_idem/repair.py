@@ -172,7 +172,7 @@ class Repair:
     def _copy(self, source: int, target: int, job: _Job) -> Plan[int | None]:
         """Copy what one node remembers; return how many records were moved up, None if it broke off."""
         cursor, read, moved = "0", 0, 0
-        pattern = f"{_escaped(self._settings.key('record'))}:*"
+        pattern = f"{self._settings.pattern[:-1]}record:*"
         marker_key, marker = self._settings.key("marker"), job.standing.markers[target]
         while True:
             if job.term.renew_at <= self._locks.clock() and not (yield from self._locks.extend(job.term, job.token)):
@@ -202,11 +202,6 @@ class Repair:
 def _remembers(text: str, before: Marker | None) -> bool:
     marker = Marker.parse(text)
     return bool(marker and before and marker.rights == "records" and marker.identity == before.identity)
-
-
-def _escaped(text: str) -> str:
-    """Return a text as a glob pattern that matches it alone."""
-    return "".join(f"\\{character}" if character in "*?[]^\\" else character for character in text)
 
 
 def _no_progress(_node: str, _read: int) -> None:

@@ -225,7 +225,7 @@ def raise_max_ttl(votes: Sequence[Vote], settings: Settings) -> Plan[None]:
 
 
 def _raised(refusal: Refusal | None, longest: Longest | None, wanted: int, *, grants: bool) -> Admission | None:
-    marker = Marker.parse(refusal.seen) if refusal and refusal.reason == "max_ttl" else None
+    marker = Marker.parse(refusal.seen) if refusal and refusal.reason in ("max_ttl", "waiting") else None
     if refusal is None or marker is None or longest is None:
         return None
     if not grants and longest.announced_ms >= wanted:

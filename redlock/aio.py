@@ -153,7 +153,7 @@ class AsyncRedlock:
         try:
             self._renewer.add(lease)
             yield lease
-            cause = lease.term.cause
+            cause = lease.term.cause if lease.lost else None
         finally:
             await lease.release()
         if cause is not None:

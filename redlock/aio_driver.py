@@ -138,7 +138,7 @@ class AsyncRenewer:
                 self._round = []
                 self._ended.set()
             for tell in self._renewals.lost(due):
-                tell()
+                asyncio.get_running_loop().call_soon(tell)
 
 
 def _bound(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:

@@ -16,7 +16,7 @@ from redlock.events import Observer
 from redlock.members import OPENING_LINGER, Member, Members
 from redlock.node import Node
 from redlock.plan import Broadcast, Clock, nobody
-from redlock.question import Question
+from redlock.question import Question, is_for_all
 from redlock.quorum import Vote
 
 __all__ = ["AsyncFanout"]
@@ -46,14 +46,17 @@ class _WatchedMembers(Members):
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.opened.set)
 
-    async def connect(self, deadline: float) -> None:
+    async def connect(self, deadline: float, *, waits_for_all: bool) -> None:
         """Open what may be opened; wait for it, until a moment, only where no quorum is connected."""
-        if not self.open_some():
+        is_short = self.open_some()
+        if not is_short and not waits_for_all:
             return
         deadline -= (deadline - self._clock()) / 2  # the other half is for the nodes that are connected by then
         while self.is_opening and (left := deadline - self._clock()) > 0:
             try:
-                await asyncio.wait_for(self.opened.wait(), left if self.is_short else min(left, OPENING_LINGER))
+                await asyncio.wait_for(
+                    self.opened.wait(), left if self.is_short or waits_for_all else min(left, OPENING_LINGER)
+                )
             except asyncio.TimeoutError:
                 break
             self.opened.clear()
@@ -123,7 +126,9 @@ class AsyncFanout:
         if self._closed:
             raise SettingsError("closed: the connections to the nodes are not opened again")
         self._bind()
-        await self._members.connect(self._clock() + max(broadcast.timeout for broadcast in broadcasts))
+        waits_for_all = any(is_for_all(broadcast) for broadcast in broadcasts)
+        deadline = self._clock() + max(broadcast.timeout for broadcast in broadcasts)
+        await self._members.connect(deadline, waits_for_all=waits_for_all)
         done = asyncio.Event()
         questions: list[Question] = []
 

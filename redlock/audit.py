@@ -16,9 +16,10 @@ from redis.connection import AbstractConnection
 
 from redlock.admission import Marker
 from redlock.facts import Facts, Finding, Severity, judge
-from redlock.node import Node, NodeFaultError, disconnect, talk
+from redlock.node import Node, NodeFaultError
 from redlock.resp import ReplyError
 from redlock.settings import Settings
+from redlock.wire import disconnect, talk
 
 __all__ = ["NodeReport", "acl_rule", "audit", "compare", "inspect"]
 

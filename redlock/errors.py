@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +44,9 @@ class LockHeldError(RedlockError):
         self.votes = tuple(votes)
         self.retry_after = retry_after
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.resource, self.votes, self.retry_after)
+
 
 class QuorumUnreachableError(RedlockError):
     """Too few nodes could vote to tell whether the resource is free; nothing may be concluded from it.
@@ -56,11 +59,15 @@ class QuorumUnreachableError(RedlockError):
         causes: What went wrong, by node name.
     """
 
-    def __init__(self, resource: str, votes: Sequence[Vote]) -> None:
-        super().__init__(f"no quorum for {resource!r} ({_summary(votes)})")
+    def __init__(self, resource: str, votes: Sequence[Vote], remark: str = "no quorum") -> None:
+        super().__init__(f"{remark} for {resource!r} ({_summary(votes)})")
         self.resource = resource
+        self.remark = remark
         self.votes = tuple(votes)
         self.causes: Mapping[str, str] = {vote.node: vote.cause for vote in votes if vote.cause}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.resource, self.votes, self.remark)
 
 
 class FencingUnavailableError(RedlockError):
@@ -79,6 +86,9 @@ class LeaseLostError(RedlockError):
         super().__init__(f"the lease on {resource!r} is lost: {cause}")
         self.resource = resource
         self.cause = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.resource, self.cause)
 
 
 def _summary(votes: Sequence[Vote]) -> str:

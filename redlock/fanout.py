@@ -25,7 +25,7 @@ from redlock.members import Member
 from redlock.node import Node
 from redlock.plan import Broadcast, Clock, nobody
 from redlock.polling import PolledMembers
-from redlock.question import Question
+from redlock.question import Question, is_for_all
 from redlock.quorum import Vote
 
 __all__ = ["Fanout"]
@@ -190,7 +190,8 @@ class Fanout:
         if not parties:
             return
         questions = [question for party in parties for question in party.questions]
-        self._members.connect(min(question.overdue_at for question in questions))
+        waits_for_all = any(is_for_all(question.broadcast) for question in questions)
+        self._members.connect(min(question.overdue_at for question in questions), waits_for_all=waits_for_all)
         for question in questions:
             question.send()
         self._members.flush()

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 from redis.connection import AbstractConnection
 
 from redlock.facts import Facts, unfit
-from redlock.node import Node, NodeFaultError, closing_fault, disconnect, packed, socket_of, talk
+from redlock.node import Node, NodeFaultError
 from redlock.plan import Clock, Command
 from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader
+from redlock.wire import closing_fault, disconnect, packed, socket_of, talk
 
 __all__ = ["Link", "Slot"]
 

@@ -39,6 +39,8 @@ class Member:
         self.owed: deque[tuple[float, Command]] = deque(maxlen=_MOST_OWED)
         self.fault: NodeFaultError | None = None
         self.failures = 0
+        self.was_late_to_object = False
+        """Whether it refused to vote when nobody listened any more: then it is waited for the next time."""
         self.retry_at = -math.inf
         self.opening: threading.Thread | None = None
         self.opened: Link | NodeFaultError | None = None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import socket
+import ssl
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -18,18 +19,17 @@ from redis.retry import Retry
 
 from redlock.errors import SettingsError
 from redlock.facts import RULES
-from redlock.plan import Command
-from redlock.quorum import Vote, VoteKind
-from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
 
-__all__ = ["Node", "NodeFaultError", "NodeSource", "packed", "parse_nodes", "vote"]
+__all__ = ["TLS_HINT", "Node", "NodeFaultError", "NodeSource", "fault", "is_permanent", "nodes_id", "parse_nodes"]
 
 NodeSource: TypeAlias = "str | redis.Redis"
 """A redis://, rediss:// or unix:// URL; or a redis-py client, of which only the configuration is used."""
 
-_KINDS = {1: VoteKind.GRANTED, 0: VoteKind.REFUSED, -1: VoteKind.UNKNOWN}
-_CLOSING = ("READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "CLUSTERDOWN", "MOVED", "ASK", "UNBLOCKED")
+TLS_HINT = " (if the port speaks TLS, use rediss://)"
 _PERMANENT = (
+    "NOPERM",
+    "CROSSSLOT",
+    "unknown command",
     "WRONGPASS",
     "NOAUTH",
     "MOVED",
@@ -62,12 +62,13 @@ class Node:
 
     Args:
         source: URL or redis-py client.
+        place: How to call it in an error while its name is not known.
         tolerated: Rules of `facts.RULES` that are not held against the server.
     """
 
-    def __init__(self, source: NodeSource, tolerated: Collection[str] = ()) -> None:
+    def __init__(self, source: NodeSource, tolerated: Collection[str] = (), place: str = "a node") -> None:
         self.tolerated = frozenset(tolerated)
-        pool = _pool(source)
+        pool = _pool(source, place)
         self._connection_class: type[AbstractConnection] = pool.connection_class
         self._options = {name: value for name, value in pool.connection_kwargs.items() if name not in _NOT_OURS}
         if "path" in self._options:
@@ -75,6 +76,10 @@ class Node:
         else:
             host, port = self._options.get("host", "localhost"), self._options.get("port", 6379)
             self.name = f"{host}:{port}/{self._options.get('db') or 0}"
+        try:
+            self._make(1.0)
+        except (redis.RedisError, TypeError, ValueError) as error:
+            raise SettingsError(f"node {self.name} has an option that cannot work: {type(error).__name__}") from None
 
     def connect(self, timeout: float) -> AbstractConnection:
         """Return an open, authenticated connection.
@@ -82,12 +87,19 @@ class Node:
         Raises:
             NodeFaultError: It could not be had within about ``timeout`` seconds a step.
         """
-        quiet = {name: None for name in ("driver_info", "lib_name", "lib_version") if name in _PARAMETERS}
-        if "driver_info" in quiet:
-            quiet = {"driver_info": None}
+        connection = self._make(timeout)
+        try:
+            connection.connect()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise fault(error, is_tls=issubclass(self._connection_class, redis.SSLConnection)) from error
+        return connection
+
+    def _make(self, timeout: float) -> AbstractConnection:
+        """Return a connection that is not open yet, with everything switched off that would act behind our back."""
+        quiet = ("driver_info",) if "driver_info" in _PARAMETERS else ("lib_name", "lib_version")
         options: dict[str, Any] = {
             **self._options,
-            **quiet,
+            **{name: None for name in quiet if name in _PARAMETERS},
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
             "retry_on_timeout": False,
@@ -95,12 +107,7 @@ class Node:
             "retry": Retry(NoBackoff(), 0),
             "health_check_interval": 0,
         }
-        try:
-            connection = self._connection_class(**options)
-            connection.connect()  # type: ignore[no-untyped-call]
-        except (redis.RedisError, OSError, ValueError) as error:
-            raise fault(error) from error
-        return connection
+        return self._connection_class(**options)
 
 
 def nodes_id(nodes: Sequence[Node]) -> str:
@@ -108,57 +115,27 @@ def nodes_id(nodes: Sequence[Node]) -> str:
     return hashlib.sha256("\n".join(sorted(node.name for node in nodes)).encode()).hexdigest()[:8]
 
 
-def talk(connection: AbstractConnection, *command: str | int) -> Any:
-    """Send one command and wait for its reply, at most for the connection's time-out; an error reply is returned.
-
-    Raises:
-        NodeFaultError: The connection failed, or what answers is no Redis server.
-    """
-    sock, reader = socket_of(connection), new_reader()
-    try:
-        sock.sendall(pack(command))
-        while (reply := reader.gets()) is PENDING:
-            data = sock.recv(65_536)
-            if not data:
-                raise NodeFaultError("the server closed the connection")
-            reader.feed(data)
-    except ProtocolError as error:
-        raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
-    except OSError as error:
-        raise NodeFaultError(f"{type(error).__name__}: {error}") from error
-    return reply
-
-
-def socket_of(connection: AbstractConnection) -> socket.socket:
-    """Return the connected socket; redis-py has no public name for it, and all supported releases have this one."""
-    found: Any = connection._sock  # noqa: SLF001
-    if not isinstance(found, socket.socket):
-        raise NodeFaultError("the connection was closed at once")
-    return found
-
-
-def disconnect(connection: AbstractConnection) -> None:
-    """Close a connection."""
-    connection.disconnect()  # type: ignore[no-untyped-call]
-
-
 _PARAMETERS = inspect.signature(AbstractConnection.__init__).parameters
 
 
-def _pool(source: NodeSource) -> redis.ConnectionPool:
+def _pool(source: NodeSource, place: str) -> redis.ConnectionPool:
     if isinstance(source, redis.Redis):
         return source.connection_pool
     if not isinstance(source, str):
-        raise SettingsError(f"a node must be a URL or a redis-py client, not {type(source).__name__}")
-    scheme, separator, rest = source.partition("://")
-    if not separator or scheme not in ("redis", "rediss", "unix") or not rest.strip("/"):
-        shown = f"{scheme}://..." if separator else "text without ://"
-        raise SettingsError(f"a node must be a redis://, rediss:// or unix:// URL with an address, not {shown}")
+        raise SettingsError(f"{place} must be a URL or a redis-py client, not {type(source).__name__}")
+    try:
+        parts = urlsplit(source)
+        address = f"{parts.hostname}:{parts.port}" if parts.hostname else parts.path
+    except ValueError:  # not said which: what cannot be read may hold a password anywhere
+        raise SettingsError(f"{place} has a URL that cannot be read (is the port a number?)") from None
+    if parts.scheme not in ("redis", "rediss", "unix") or not (
+        parts.path if parts.scheme == "unix" else parts.hostname
+    ):
+        raise SettingsError(f"{place} must be a redis://, rediss:// or unix:// URL with an address")
     try:
         return redis.ConnectionPool.from_url(source)
     except (ValueError, TypeError) as error:
-        address = rest.rpartition("@")[2]
-        raise SettingsError(f"cannot read the URL of node {address!r}: {type(error).__name__}") from None
+        raise SettingsError(f"{place}, {address}, has a URL with a wrong option: {type(error).__name__}") from None
 
 
 def parse_nodes(sources: Sequence[NodeSource | Node], tolerated: Collection[str] = ()) -> list[Node]:
@@ -175,7 +152,10 @@ def parse_nodes(sources: Sequence[NodeSource | Node], tolerated: Collection[str]
         raise SettingsError("nodes must be a list of URLs or clients, one per independent server")
     if unknown := set(tolerated) - set(RULES):
         raise SettingsError(f"tolerate knows {', '.join(RULES)}, not {', '.join(sorted(unknown))}")
-    nodes = [source if isinstance(source, Node) else Node(source, tolerated) for source in sources]
+    nodes = [
+        source if isinstance(source, Node) else Node(source, tolerated, f"node {number}")
+        for number, source in enumerate(sources, 1)
+    ]
     if not nodes:
         raise SettingsError("nodes must name at least one server")
     names = [node.name for node in nodes]
@@ -185,51 +165,21 @@ def parse_nodes(sources: Sequence[NodeSource | Node], tolerated: Collection[str]
     return nodes
 
 
-def packed(command: Command, *, by_text: bool = False) -> bytes:
-    """Return a command as bytes, by the script's hash unless its text has to travel."""
-    script = command.script
-    call = ("EVAL", script.text) if by_text or script.by_text else ("EVALSHA", script.sha)
-    return pack((*call, len(command.keys), *command.keys, *command.args))
-
-
-def fault(error: Exception) -> NodeFaultError:
+def fault(error: Exception, *, is_tls: bool = False) -> NodeFaultError:
     """Translate what redis-py raised while connecting."""
     text = str(error) or type(error).__name__
-    permanent = isinstance(error, (redis.AuthenticationError, redis.exceptions.InvalidResponse)) or _is_permanent(text)
+    permanent = isinstance(error, redis.AuthenticationError) or is_permanent(text)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         permanent = True
-    elif isinstance(error, redis.exceptions.InvalidResponse):
-        text = f"not a Redis server ({text})"
+    elif is_tls and isinstance(error, (redis.TimeoutError, redis.ConnectionError, ssl.SSLError)) and "111" not in text:
+        text = f"{text} (does the port speak TLS? if not, use redis://)"
+    elif not isinstance(error, (redis.RedisError, OSError)) or isinstance(error, redis.exceptions.InvalidResponse):
+        text, permanent = f"not a Redis server ({text})", True
+    elif "reset" in text.lower() or "closed by server" in text:
+        text += TLS_HINT
     return NodeFaultError(f"{type(error).__name__}: {text}", permanent=permanent)
 
 
-def _is_permanent(text: str) -> bool:
+def is_permanent(text: str) -> bool:
+    """Return whether an error stays until somebody changes a setting."""
     return any(mark in text for mark in _PERMANENT)
-
-
-def closing_fault(reply: ReplyError) -> NodeFaultError | None:
-    """Return the fault if an error reply means that this connection leads to no usable node."""
-    text = str(reply)
-    return NodeFaultError(text, permanent=_is_permanent(text)) if text.startswith(_CLOSING) else None
-
-
-def vote(name: str, reply: Any) -> Vote:
-    """Return the vote that a script's reply means; what is not of our scripts' form is unknown."""
-    if isinstance(reply, ReplyError):
-        return Vote(name, VoteKind.UNKNOWN, cause=str(reply), permanent=_is_permanent(str(reply)))
-    if not isinstance(reply, list) or not reply or not isinstance(reply[0], int) or reply[0] not in _KINDS:
-        return Vote(name, VoteKind.UNKNOWN, cause=f"unexpected reply {str(reply)[:80]}")
-    kind = _KINDS[reply[0]]
-    rest = tuple([_text(value) for value in reply[1:]])
-    return Vote(name, kind, rest, _guard_cause(rest) if kind is VoteKind.UNKNOWN else None)
-
-
-def _text(value: Any) -> Any:
-    if type(value) is bytes:
-        return value.decode(errors="replace")
-    return tuple([_text(each) for each in value]) if type(value) is list else value
-
-
-def _guard_cause(rest: tuple[Any, ...]) -> str:
-    reason, left_ms = rest[:2] if len(rest) > 1 else ("refused", 0)
-    return f"may not vote ({reason})" + (f" for {int(left_ms) / 1000:g} s" if left_ms else "")

@@ -14,6 +14,9 @@ from redlock.plan import Clock
 
 __all__ = ["PolledMembers"]
 
+_IDLE = 1.0
+"""Seconds after which the sockets are looked at before they are written to."""
+
 
 class PolledMembers(Members):
     """Members, with the waiting of the thread driver; arguments as for `Members`."""
@@ -23,6 +26,7 @@ class PolledMembers(Members):
         self._opened = threading.Event()
         self._poll = select.poll()
         self._by_fd: dict[int, Member] = {}
+        self._looked_at = 0.0
 
     def watch(self, member: Member) -> None:
         """Begin to poll a socket."""
@@ -38,16 +42,19 @@ class PolledMembers(Members):
         """Wake the leading thread."""
         self._opened.set()
 
-    def connect(self, deadline: float) -> None:
+    def connect(self, deadline: float, *, waits_for_all: bool) -> None:
         """Open what may be opened; wait for it, for half of the time until a moment, only where no quorum is connected.
 
         The other half is for the nodes that are connected by then.
         """
-        if not self.open_some():
+        if self._clock() - self._looked_at > _IDLE:
+            self.exchange(0.0)  # a server that closed an idle connection should not cost a vote
+        is_short = self.open_some()
+        if not is_short and not waits_for_all:
             return
         deadline -= (deadline - self._clock()) / 2
         while self.is_opening and (left := deadline - self._clock()) > 0:
-            self._opened.wait(left if self.is_short else min(left, OPENING_LINGER))
+            self._opened.wait(left if self.is_short or waits_for_all else min(left, OPENING_LINGER))
             was_opened = self._opened.is_set()
             self._opened.clear()
             self.adopt()
@@ -56,6 +63,7 @@ class PolledMembers(Members):
 
     def exchange(self, until: float) -> None:
         """Wait until a node can be read or written, or until a moment, and read and write."""
+        self._looked_at = self._clock()
         for member in self.all:
             if member.link.wants_to_write:
                 self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)

@@ -89,6 +89,8 @@ class LockProtocol:
         try:
             votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided, ttl_ms)
             admitted = yield from admission.admit(votes, self._settings)
+            for event in admitted:
+                notify(self._observer, event)
             is_raised = tally(votes) is Verdict.UNREACHABLE and admission.asks_for_raise(votes)
             if is_raised:
                 yield from admission.raise_max_ttl(votes, self._settings)
@@ -131,11 +133,16 @@ class LockProtocol:
         if term.is_lost:
             return False
         ttl_ms = round(term.ttl * 1000)
-        votes = yield self._to_all(self._extend_command(term.resource, token, ttl_ms), is_decided, ttl_ms)
+        command = self._extend_command(term.resource, token, ttl_ms)
+        timeout = min(self._settings.node_timeout, term.ttl * _BUDGET, term.remaining())
+        votes = yield Broadcast.to_all(command, self._size, timeout, is_decided)
         until = started + trusted(ttl_ms, self._settings)
-        if tally(votes) is Verdict.GRANTED and self._clock() < min(term.valid_until, until):
+        is_extended = tally(votes) is Verdict.GRANTED and self._clock() < min(term.valid_until, until)
+        if is_extended:
             term.extended(started, until)
+        if not term.is_lost:
             yield from self._heal(term, token, fence, votes)
+        if is_extended:
             return True
         if sum(bool(vote.reply) and vote.reply[0] == "held" for vote in votes) > self._size // 2:
             term.lose("a quorum of nodes is held by somebody else")
@@ -187,12 +194,15 @@ class LockProtocol:
 
     def bootstrap(self, *, force: bool) -> Plan[None]:
         """Let new nodes serve at once, on somebody's word that they have forgotten nothing."""
-        markers = yield self._to_all(Command(MARKER, (self._settings.key("marker"),), ()), everybody)
+        command = Command(MARKER, (self._settings.key("marker"),), (self._settings.pattern,))
+        markers = yield self._to_all(command, everybody)
         for vote in markers:
             if vote.kind is VoteKind.UNKNOWN:
                 raise QuorumUnreachableError("bootstrap", markers)
             if vote.reply[0] and not force:
                 raise SettingsError(f"{vote.node} already votes or once did ({vote.reply[0]}); force to override")
+            if vote.reply[3] and not force:
+                raise SettingsError(f"{vote.node} already holds keys of the namespace; force to override")
         admitted = yield from admission.vouch(markers, self._settings)
         if len(admitted) < self._size:
             raise QuorumUnreachableError("bootstrap", markers)
@@ -268,12 +278,15 @@ def _refusal(resource: str, votes: Sequence[Vote]) -> LockHeldError | QuorumUnre
     """Return the error that the votes of a failed attempt mean."""
     if tally(votes) is Verdict.HELD:
         return LockHeldError(resource, votes, retry_after(votes))
+    if tally(votes) is Verdict.GRANTED:
+        return QuorumUnreachableError(resource, votes, "granted too late to leave any validity")
     return QuorumUnreachableError(resource, votes)
 
 
 def retry_after(votes: Sequence[Vote]) -> float | None:
     """Return the seconds after which enough holders' keys have ended for a quorum; None if the nodes cannot tell."""
-    lefts = sorted(int(vote.reply[1]) / 1000 for vote in votes if vote.kind is VoteKind.REFUSED and len(vote.reply) > 1)
+    refusals = [int(vote.reply[1]) for vote in votes if vote.kind is VoteKind.REFUSED and len(vote.reply) > 1]
+    lefts = sorted(left / 1000 for left in refusals if left >= 0)  # a key without an end is somebody else's
     free = sum(vote.kind is not VoteKind.REFUSED for vote in votes)
     needed = len(votes) // 2 + 1 - free
     return lefts[needed - 1] if 0 < needed <= len(lefts) else None

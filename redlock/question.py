@@ -7,14 +7,20 @@ from typing import Any
 
 from redlock.link import Slot
 from redlock.members import Member
-from redlock.node import NodeFaultError, packed, vote
-from redlock.plan import Broadcast, Clock, Command
+from redlock.node import NodeFaultError
+from redlock.plan import Broadcast, Clock, Command, everybody, nobody
 from redlock.quorum import Vote, VoteKind
+from redlock.wire import packed, vote
 
-__all__ = ["Question"]
+__all__ = ["Question", "is_for_all"]
 
 _LINGER_FACTOR, _LEAST_LINGER = 3.0, 0.005
 """Once a quorum has answered, the others get this many times their usual time, and at least so many seconds."""
+
+
+def is_for_all(broadcast: Broadcast) -> bool:
+    """Return whether every node that can be had should be asked: for a check, or a bootstrap."""
+    return broadcast.enough is everybody and broadcast.linger is None and None not in broadcast.commands
 
 
 class Question:
@@ -81,29 +87,39 @@ class Question:
 
     def answered(self, index: int, reply: Any) -> None:
         """Take one node's reply, or the NodeFaultError that ended its link."""
+        member = self._members[index]
         if not self.is_open:
+            member.was_late_to_object |= _objects(reply)
             return
+        member.was_late_to_object = False
         name = self._members[index].node.name
         if self._clock() >= self.overdue_at:  # read late, as after a pause of this process: it says nothing about now
             self.votes[index] = Vote(name, VoteKind.UNKNOWN, cause="no reply in time")
         elif isinstance(reply, NodeFaultError):
             self.votes[index] = Vote(name, VoteKind.UNKNOWN, cause=reply.cause, permanent=reply.permanent)
         else:
-            self.votes[index] = vote(name, reply)
+            command = self.broadcast.commands[index]
+            self.votes[index] = vote(name, reply, command.script.grants if command else 0)
         self._consider()
 
     def _consider(self) -> None:
-        """Settle if the votes allow it; or note that a quorum is there, and the rest should hurry."""
-        if self.broadcast.enough(self.votes):
+        """Settle if the votes allow it; or note that they nearly do, and the rest should hurry."""
+        broadcast = self.broadcast
+        is_enough = broadcast.enough(self.votes)
+        missing = [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
+        if is_enough and not (missing and self._awaits(missing)):
             self.is_decided = True
             self.settle()
-        elif not self.is_decided and self.broadcast.linger is not None and self.broadcast.linger(self.votes):
+        elif not self.is_decided and (is_enough or (broadcast.linger is not None and broadcast.linger(self.votes))):
             self.is_decided = True
-            missing = [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
             usual = max(member.link.usual for member in missing)
             self.deadline = min(self.overdue_at, self._clock() + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
             if self._on_hurry is not None:
                 self._on_hurry()
+
+    def _awaits(self, missing: Sequence[Member]) -> bool:
+        """Return whether a node is missing whose objection nobody has heard, because it always comes too late."""
+        return self.broadcast.enough is not nobody and any(member.was_late_to_object for member in missing)
 
     def settle(self) -> None:
         """End the question with the votes that are there."""
@@ -115,3 +131,8 @@ class Question:
         """Return one vote per node; those that did not come are unknown."""
         cause = "not waited for" if self.is_decided else "no reply in time"
         return [given or member.unknown(cause) for given, member in zip(self.votes, self._members, strict=True)]
+
+
+def _objects(reply: Any) -> bool:
+    """Return whether a reply asks for something to be done about its node: that it be admitted, or healed."""
+    return isinstance(reply, list) and (reply[:1] == [-1] or reply[:2] == [0, b"gone"])

@@ -88,5 +88,8 @@ def tally(votes: Sequence[Vote | None]) -> Verdict:
 
 
 def is_decided(votes: Sequence[Vote | None]) -> bool:
-    """Return whether no further vote can change the verdict."""
-    return tally(votes) is not Verdict.UNREACHABLE
+    """Return whether no further vote can change the verdict, or none is to come.
+
+    Short of that all are waited for: nodes that refuse to vote are admitted only when all have answered.
+    """
+    return None not in votes or tally(votes) is not Verdict.UNREACHABLE

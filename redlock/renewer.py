@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 from redlock.clock import clock
 from redlock.driver import Nodes
@@ -91,8 +92,16 @@ class Renewer:
                 self._round = []
                 self._changed.notify_all()
                 tellers = self._renewals.lost(due)
-            for tell in tellers:
-                tell()
+            if tellers:  # on a thread of their own: whoever is told may take his time, and the others' leases may not
+                threading.Thread(target=_tell_all, args=(tellers,), name="redlock-lost", daemon=True).start()
+
+
+def _tell_all(tellers: list[Callable[[], None]]) -> None:
+    for tell in tellers:
+        try:
+            tell()
+        except Exception:  # noqa: PERF203 - each is told
+            _logger.exception("a callback for a lost lease failed")
 
 
 _RENEWERS: weakref.WeakSet[Renewer] = weakref.WeakSet()

@@ -6,6 +6,7 @@ which no blocking reader can do. hiredis reads the replies where it is installed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -68,7 +69,7 @@ class Reader:
         line, after = self._line(start)
         kind, rest = line[:1], line[1:]
         if kind in _SIZED:
-            return self._sized(kind, int(rest), after)
+            return self._sized(kind, _number(rest), after)
         if kind == b"-":
             return ReplyError(rest.decode(errors="replace")), after
         if kind in _SCALARS:
@@ -93,15 +94,23 @@ class Reader:
         return values, start
 
 
+def _number(digits: bytes) -> int:
+    """Return a whole number as servers write it; int() would take blanks, underscores and leading zeros."""
+    if not _NUMBER.fullmatch(digits):
+        raise ValueError("no number")
+    return int(digits)
+
+
 class _NeedMoreError(Exception):
     """The reply is not complete yet."""
 
 
 _LONGEST_LINE = 65_536
+_NUMBER = re.compile(rb"[+-]?(0|[1-9][0-9]*)")
 _SIZED = (b"*", b"~", b">", b"%", b"$", b"=", b"!")
 _SCALARS: dict[bytes, Callable[[bytes], Any]] = {
-    b":": int,
-    b"(": int,
+    b":": _number,
+    b"(": _number,
     b",": float,
     b"+": bytes,
     b"#": lambda rest: rest == b"t",

@@ -32,18 +32,20 @@ class Script:
         text: Its source.
         by_text: Always send the source. For what may arrive after we left: nobody would be there any more to
             answer a NOSCRIPT.
+        grants: How many fields follow when it grants; an answer of another form is no vote.
     """
 
     name: str
     text: str
     by_text: bool = False
+    grants: int = 0
     sha: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-def load(package: str, *names: str, head: str = "", by_text: bool = False) -> Script:
+def load(package: str, *names: str, head: str = "", by_text: bool = False, grants: int = 0) -> Script:
     """Join the named files of a package's ``lua`` folder into one script, called after the last of them.
 
     Comment lines are left out: scripts that travel by text do so with every call.
@@ -53,23 +55,24 @@ def load(package: str, *names: str, head: str = "", by_text: bool = False) -> Sc
         names: File names without ending, in order.
         head: Source to put in front.
         by_text: As for `Script`.
+        grants: As for `Script`.
     """
     folder = resources.files(package) / "lua"
     lines = [line for name in names for line in (folder / f"{name}.lua").read_text("utf-8").splitlines()]
     code = [line for line in lines if line.strip() and not line.lstrip().startswith("--")]
-    return Script(names[-1], "\n".join([head, *code]) if head else "\n".join(code), by_text)
+    return Script(names[-1], "\n".join([head, *code]) if head else "\n".join(code), by_text, grants)
 
 
 ADMISSION = load("redlock", "admission").text
 """Head of every script that may grant something: the function ``admission`` and what it needs."""
 
-ACQUIRE = load("redlock", "acquire", head=ADMISSION)
+ACQUIRE = load("redlock", "acquire", head=ADMISSION, grants=3)
 EXTEND = load("redlock", "extend", head=ADMISSION)
 HEAL = load("redlock", "heal", head=ADMISSION)
-COUNTER = load("redlock", "counter", head=ADMISSION)
+COUNTER = load("redlock", "counter", head=ADMISSION, grants=2)
 FENCE = load("redlock", "fence")
 RELEASE = load("redlock", "release", by_text=True)
-ADMIT = load("redlock", "admit", head=ADMISSION)
-MARKER = load("redlock", "marker", head=ADMISSION)
+ADMIT = load("redlock", "admit", head=ADMISSION, grants=2)
+MARKER = load("redlock", "marker", head=ADMISSION, grants=4)
 PLAIN_ACQUIRE = load("redlock", "plain_acquire")
 PING = load("redlock", "ping", by_text=True)

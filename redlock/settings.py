@@ -77,8 +77,9 @@ class Settings:
     nodes_id: str = "-"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.namespace, str) or not self.namespace or not self.namespace.isprintable():
-            raise SettingsError(f"namespace must be printable, non-empty text, not {self.namespace!r}")
+        name = self.namespace
+        if not isinstance(name, str) or not name or not name.isprintable() or ":" in name or " " in name:
+            raise SettingsError(f"namespace must be printable, non-empty text without colons and blanks, not {name!r}")
         if isinstance(self.drift, bool) or not isinstance(self.drift, (int, float)) or not 0 <= self.drift < 0.5:
             raise SettingsError(f"drift must be a share from 0 to 0.5, not {self.drift!r}")
         set_field = object.__setattr__
@@ -120,6 +121,11 @@ class Settings:
         Source: a lease of ttl on a slow clock may outlast one on a fast clock by twice the drift.
         """
         return f"{1 + 2 * self.drift:g}" if self.restart_guard else "0"
+
+    @property
+    def pattern(self) -> str:
+        """The glob pattern of all keys of the namespace, and of no others."""
+        return "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in self.namespace) + ":*"
 
     def key(self, kind: str, name: str = "") -> str:
         """Return a key below the namespace; no two names of a kind, and no two kinds, share one."""

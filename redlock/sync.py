@@ -107,7 +107,7 @@ class Redlock:
             ttl: Seconds or timedelta; default the ttl of this Redlock.
             wait: Seconds for which to try again; default 0: one attempt.
             max_hold: Seconds after which `lock` no longer renews; default no limit.
-            on_lost: Called once, on the renewing thread, if a renewed lease is lost.
+            on_lost: Called once, on a thread of its own, if a renewed lease is lost.
         Raises:
             LockHeldError: A quorum refused.
             QuorumUnreachableError: Too few nodes could vote.
@@ -147,7 +147,7 @@ class Redlock:
         try:
             self._renewer.add(lease)
             yield lease
-            cause = lease.term.cause
+            cause = lease.term.cause if lease.lost else None
         finally:
             lease.release()
         if cause is not None:

@@ -18,7 +18,7 @@ from tests.simulation.sim_nodes import MARKER_KIND
 
 __all__ = ["KINDS", "Fault", "Limits", "Saboteur", "draw"]
 
-NODE_KINDS = ("crash, data kept", "crash, data lost", "crash, data partly lost", "flush", "failover", "freeze", "cut")
+NODE_KINDS = ("crash, data kept", "crash, data lost", "crash, data partly lost", "flush", "failover", "freeze", "cut", "script flush")
 PROCESS_KINDS = ("pause", "kill", "interrupt")
 KINDS = NODE_KINDS + PROCESS_KINDS
 FORGETTING = ("crash, data lost", "crash, data partly lost", "flush", "failover")
@@ -70,7 +70,7 @@ class Limits:
 def draw(rng: Random, nodes: int, processes: int, horizon: float, ttl: float, *, steps: bool = False) -> list[Fault]:
     """Return a plan of faults."""
     faults = []
-    weights = (1.0, 2.5, 1.5, 1.0, 1.2, 1.0, 2.0, 2.5, 0.7, 0.7)
+    weights = (1.0, 2.5, 1.5, 1.0, 1.2, 1.0, 2.0, 0.4, 2.5, 0.7, 0.7)
     for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4, 5, 6))):
         kind = rng.choices(KINDS, weights)[0]
         if steps and rng.random() < 0.5:
@@ -165,6 +165,8 @@ class Saboteur:
             host.node.flush()
             host.forgot_without_restart = True
             world.history.add("forgot", world.now, f"n{host.index}")
+        elif fault.kind == "script flush":
+            host.node.scripts.clear()
         elif fault.kind == "failover":
             self._failover(host, fault)
         elif fault.kind == "freeze":
@@ -237,7 +239,8 @@ class Saboteur:
         elif "lost" in fault.kind:
             host.node.flush()
         if "kept" not in fault.kind:
-            self._world.history.add("forgot", self._world.now, f"n{host.index}")
+            how = "partly" if "partly" in fault.kind else ""
+            self._world.history.add("forgot", self._world.now, f"n{host.index}", more=how)
         self._world.at(self._world.now + fault.lasts, self._start, host)
 
     def _start(self, host: VirtualHost) -> None:
@@ -255,7 +258,7 @@ class Saboteur:
         lost = node.lose_last(fault.amount)
         host.forgot_without_restart = host.forgot_without_restart or not self._has_marker(host)
         if lost:
-            self._world.history.add("forgot", self._world.now, f"n{host.index}")
+            self._world.history.add("forgot", self._world.now, f"n{host.index}", more="partly")
         self._world.at(self._world.now + fault.lasts, self._promote, host, node.births, 0)
 
     def _promote(self, host: VirtualHost, births: int, _unused: int) -> None:

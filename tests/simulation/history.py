@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["CLAIM_CHECKS", "LIVENESS_CHECKS", "LOCK_CHECKS", "Entry", "History", "violations"]
+__all__ = ["CLAIM_CHECKS", "LIVENESS_CHECKS", "LOCK_CHECKS", "Entry", "History", "fencing_always", "violations"]
 
 _EPSILON = 1e-5
 
@@ -157,17 +157,22 @@ def honest_votes(history: Iterable[Entry]) -> Iterator[str]:
                 yield f"S6 {entry.key}: {entry.token} granted by {sorted(voters)} of {nodes} nodes"
 
 
-def fencing(history: Iterable[Entry]) -> Iterator[str]:
+def fencing_always(history: Iterable[Entry], *, trusts_old_data: bool = True) -> Iterator[str]:
     """F1: no two tokens have the same fencing token. F2: a lease asked for after another was granted has a larger one.
 
-    `more` of fenced: when the lease was asked for, and its fencing token.
+    `more` of fenced: when the lease was asked for, and its fencing token; of forgot: "partly" where old data came back.
     """
     leases: defaultdict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
+    spoilt: set[str] = set()
     for entry in history:
         if entry.kind == "fenced":
             asked, fence = entry.more
             leases[entry.key].append((asked, entry.time, fence, entry.token))
+        elif entry.kind == "forgot" and entry.more == "partly" and not trusts_old_data:
+            spoilt.update(leases)
     for key, found in leases.items():
+        if key in spoilt:
+            continue
         owners: dict[int, str] = {}
         for asked, _, fence, token in found:
             if owners.setdefault(fence, token) != token:
@@ -175,6 +180,11 @@ def fencing(history: Iterable[Entry]) -> Iterator[str]:
             for _, granted, other, other_token in found:
                 if granted < asked - _EPSILON and other >= fence and other_token != token:
                     yield f"F2 {key}: {token} has {fence}, asked for after {other_token} was granted {other}"
+
+
+def fencing(history: Iterable[Entry]) -> Iterator[str]:
+    """F1 and F2, not judged for a resource once a node has come back with older data: a counter from before counts on."""
+    return fencing_always(history, trusts_old_data=False)
 
 
 LOCK_CHECKS = (exclusion, continuity, honest_validity, ownership, growth, honest_votes, fencing)

@@ -36,7 +36,7 @@ name_scripts([script for script in vars(scripts).values() if isinstance(script, 
 
 def profile_of(seed: int) -> str:
     """Return the profile that a campaign plays a seed in."""
-    return "liveness" if seed % 20 < 2 else "mixed" if seed % 20 < 6 else "uniform"
+    return "liveness" if seed % 20 < 1 else "mixed" if seed % 20 < 6 else "uniform"
 
 
 class LockWorld(World):
@@ -47,16 +47,16 @@ class LockWorld(World):
         timeout = choose.choice((0.05, 0.2, 0.5))
         settings = [
             Settings("n", TTL, LONG if profile == "mixed" and index else TTL, timeout, DRIFT)
-            for index in range(choose.choice((2, 2, 3)))
+            for index in range(choose.choice((2, 2, 2, 3)))
         ]
         self.profile = profile
-        self.horizon = choose.choice((15.0, 30.0, 45.0))
+        self.horizon = choose.choice((10.0, 20.0, 30.0))
         limits = Limits(remembering=nodes // 2 + 1 if profile == "mixed" else 0)
         super().__init__(
             seed, nodes, settings, horizon=self.horizon, faults=faults, limits=limits, steps=steps, traces=traces
         )
         self.resources = ["x"] if self.rng.random() < 0.8 else ["x", "y"]
-        self.rounds = choose.choice((2, 3, 4))
+        self.rounds = choose.choice((1, 2, 3))
         self.terms: list[tuple[Process, str, str, str, Term]] = []
         self.on_restart = self.start_user
         if profile == "mixed" or self.rng.random() < 0.2:
@@ -106,9 +106,9 @@ class LockWorld(World):
         process = rested[0] if rested and rng.random() < 0.5 else self.process(settings)
         # A node that says nothing costs its time-out in the attempt that admits the others, and in the one that wins.
         wait = settings.guard_wait * (1 + DRIFT) + 1.0 + 3 * settings.node_timeout
-        self.expect("L1", "acquire", [User(self, process, settings)], wait, ends=scheduler.now + wait + 3.0)
+        self.expect("L1", "acquire", [User(self, process, settings)], wait, 0.5)
         rivals = [User(self, self.process(settings), settings) for _ in range(3)]
-        self.expect("L4", "contention", rivals, 2.5, ends=scheduler.now + TTL)
+        self.expect("L4", "contention", rivals, 2.5, 0.2)
         scheduler.run(scheduler.now + 2.2 * settings.max_ttl)
         for host in self.hosts:
             if host not in down:
@@ -118,13 +118,13 @@ class LockWorld(World):
                 eternal = [key for key in eternal if not key.endswith(MARKER_KIND)]
                 self.history.add("goal", scheduler.now, host.node.name, f"{left + eternal}", more=("L3", 0, len(left + eternal)))
 
-    def expect(self, rule: str, resource: str, users: Sequence[User], bound: float, ends: float) -> None:
+    def expect(self, rule: str, resource: str, users: Sequence[User], bound: float, pause: float) -> None:
         """Let users want a fresh resource at once; note how long it took until one of them had it."""
         began = self.scheduler.now
         found: list[float] = []
         for user in users:
-            Task(user.process, user.want(resource, bound + 1.0, lambda: found.append(self.scheduler.now - began)))
-        self.scheduler.run(ends)
+            Task(user.process, user.want(resource, bound, pause, lambda: found.append(self.scheduler.now - began)))
+        self.scheduler.run(began + bound + 3.0)
         took = round(found[0], 3) if found else None
         self.history.add("goal", self.scheduler.now, "", resource, more=(rule, bound, took))
 
@@ -160,7 +160,7 @@ class User:
             began = self.world.scheduler.now
             try:
                 grant = yield from self.protocol.acquire(
-                    resource, settings.ttl_ms("ttl", ttl), rng.choice((0.0, 0.0, 0.3)), self.world.pauses()
+                    resource, settings.ttl_ms("ttl", ttl), rng.choice((0.0, 0.0, 0.0, 0.3)), self.world.pauses()
                 )
             except LockHeldError as error:
                 self.world.seen["LockHeldError"] += 1
@@ -170,7 +170,7 @@ class User:
                     yield Sleep(rng.uniform(0.02, 3.0))
             except (QuorumUnreachableError, SettingsError) as error:
                 self.world.seen[type(error).__name__] += 1
-                yield Sleep(rng.choice((0.1, 1.0, TTL / 4, TTL * 1.01)))
+                yield Sleep(rng.choice((0.1, TTL / 4, TTL * 1.02, TTL * 1.03)))
             else:
                 yield from self._hold(grant, began, "acquire")
                 return
@@ -251,12 +251,13 @@ class User:
         else:
             yield from self._hold(grant, began, "extend")
 
-    def want(self, resource: str, wait: float, has_it: Callable[[], None]) -> Plan[None]:
-        """Acquire with patience, say so, and release."""
+    def want(self, resource: str, wait: float, pause: float, has_it: Callable[[], None]) -> Plan[None]:
+        """Acquire with patience and pauses of up to so many seconds, say so, and release."""
+        pauses = iter(lambda: self.rng.uniform(pause / 10, pause), None)
         began = self.world.scheduler.now
         try:
             grant = yield from self.protocol.acquire(
-                resource, self.settings.ttl_ms("ttl"), wait, self.world.pauses()
+                resource, self.settings.ttl_ms("ttl"), wait, pauses
             )
         except (LockHeldError, QuorumUnreachableError):
             return

@@ -101,6 +101,8 @@ def put(table: Any, index: Any, value: Any) -> None:
     """Assign to a table's field."""
     if type(table) is dict:
         table[index] = value
+    elif type(table) is not list:
+        raise LuaError(f"attempt to index a {type(table).__name__} value")
     elif index == len(table) + 1:
         table.append(value)
     else:
@@ -215,6 +217,7 @@ LIBRARY: dict[str, Callable[..., Any]] = {
     "math.max": lambda *values: max(map(number, values)),
     "math.min": lambda *values: min(map(number, values)),
     "table.insert": lambda table, value: table.append(value),
+    "table.remove": lambda table, index=0: table.pop(int(index) - 1),
     "redis.error_reply": ErrorReply,
 }
 """Functions by their name in Lua; `redis.call` is the node's."""

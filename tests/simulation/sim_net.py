@@ -76,7 +76,7 @@ class VirtualHost:
         """Whether a machine that is down says nothing, instead of refusing connections."""
         self.frozen_until = -1.0
         self.forgot_without_restart = False
-        self.sockets: set[VirtualSocket] = set()
+        self.sockets: list[VirtualSocket] = []
 
 
 class Network:
@@ -121,7 +121,7 @@ class VirtualSocket:
         self._requests_lost = self._replies_lost = False
         self._reaches_at = self._returns_at = 0.0
         self._reader = hiredis.Reader(encoding="utf-8", errors="surrogateescape")
-        host.sockets.add(self)
+        host.sockets.append(self)
 
     # -- the client's end, as `Link` uses it
 

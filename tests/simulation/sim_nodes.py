@@ -7,6 +7,7 @@ part (writes are lost from the end, as with a cut append-only file or a lagging 
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -203,6 +204,14 @@ class VirtualNode:
             return 0
         self._write(key, (entry[0], self._now + int(life)))
         return 1
+
+    def call_SCAN(self, cursor: str, *options: Any) -> list[Any]:
+        """Return all keys that match in pages of COUNT, in no useful order, as the server does."""
+        named = dict(zip(map(str.upper, options[::2]), options[1::2], strict=True))
+        keys = sorted(key for key in list(self.data) if self._live(key) is not None)
+        start, count = int(cursor), int(named.get("COUNT", 10))
+        page = [key for key in keys[start : start + count] if fnmatch.fnmatchcase(key, named.get("MATCH", "*"))]
+        return [str(start + count) if start + count < len(keys) else "0", page]
 
     def call_TIME(self) -> list[str]:
         seconds, ms = divmod(self._now, 1000)

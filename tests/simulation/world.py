@@ -152,6 +152,8 @@ class World:
 
     def _restart(self, index: int) -> None:
         """Start a process in the place of one that was killed."""
+        if self.saboteur.is_over:
+            return
         self.processes[index] = self.process(self.settings[index])
         self._watch(self.processes[index], index)
         self.on_restart(self.processes[index], index)

@@ -47,9 +47,9 @@ def not_admitted(reason: str, left_ms: int = 0, marker: str = "", *, node: str =
     return Vote(node, VoteKind.UNKNOWN, (reason, left_ms, marker, "cd34", 5_000_000), f"may not vote ({reason})")
 
 
-def marked(marker: str = "") -> Vote:
+def marked(marker: str = "", *, holds_keys: int = 0) -> Vote:
     """Return a node's answer to the question for its marker."""
-    return granted(marker, "cd34", 5_000_000)
+    return granted(marker, "cd34", 5_000_000, holds_keys)
 
 
 def named(votes: Iterable[Vote]) -> list[Vote]:

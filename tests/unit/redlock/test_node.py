@@ -10,10 +10,11 @@ import redis
 from redis.exceptions import InvalidResponse
 
 from redlock import Redlock, SettingsError, VoteKind
-from redlock.node import Node, closing_fault, fault, packed, parse_nodes, vote
+from redlock.node import Node, fault, parse_nodes
 from redlock.plan import Command
 from redlock.resp import ReplyError
 from redlock.scripts import EXTEND, RELEASE
+from redlock.wire import closing_fault, packed, vote
 
 SECRET = "hunter2"
 
@@ -114,7 +115,7 @@ def test_repr_shows_addresses_only() -> None:
         ([1], VoteKind.GRANTED, ()),
         ([1, 7, 30_000], VoteKind.GRANTED, (7, 30_000)),
         ([0, b"held", 12, 30_000], VoteKind.REFUSED, ("held", 12, 30_000)),
-        ([-1, b"waiting", 700, b"ab 1 2 records"], VoteKind.UNKNOWN, ("waiting", 700, "ab 1 2 records")),
+        ([-1, b"waiting", 700, b"ab 1", b"ab", 5], VoteKind.UNKNOWN, ("waiting", 700, "ab 1", "ab", 5)),
     ],
 )
 def test_reply_of_a_script_is_a_vote(reply: Any, kind: VoteKind, rest: tuple[Any, ...]) -> None:
@@ -123,7 +124,7 @@ def test_reply_of_a_script_is_a_vote(reply: Any, kind: VoteKind, rest: tuple[Any
 
 
 def test_node_that_may_not_vote_says_until_when() -> None:
-    assert vote("n1", [-1, b"waiting", 700, b""]).cause == "may not vote (waiting) for 0.7 s"
+    assert vote("n1", [-1, b"waiting", 700, b"", b"ab", 5]).cause == "may not vote (waiting) for 0.7 s"
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ def test_ttl_that_can_never_work_is_refused_at_the_call(ttl: Any) -> None:
     redlock.close()
 
 
-def test_no_ttl_at_all_is_refused() -> None:
-    """L81: None never means a lock without end."""
-    with pytest.raises(SettingsError, match="ttl"):
-        Redlock(["redis://127.0.0.1:1"], ttl=None)  # type: ignore[arg-type]
+def test_no_ttl_at_all_means_the_documented_one() -> None:
+    """L81: None never means a lock without end: ten seconds, or max_ttl if that is shorter."""
+    assert Settings(ttl=None).ttl_ms("ttl") == 10_000
+    assert Settings(ttl=None, max_ttl=3.0).ttl_ms("ttl") == 3_000
 
 
 def test_ttl_of_a_call_defaults_to_the_documented_one() -> None:

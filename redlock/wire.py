@@ -1,0 +1,103 @@
+"""Commands to bytes, replies to votes, and one blocking question for when a connection is opened or inspected."""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+from typing import Any
+
+from redis.connection import AbstractConnection
+
+from redlock.node import TLS_HINT, NodeFaultError, is_permanent
+from redlock.plan import Command
+from redlock.quorum import Vote, VoteKind
+from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
+
+__all__ = ["closing_fault", "disconnect", "packed", "socket_of", "talk", "vote"]
+
+_KINDS = {1: VoteKind.GRANTED, 0: VoteKind.REFUSED, -1: VoteKind.UNKNOWN}
+_CLOSING = ("READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "CLUSTERDOWN", "MOVED", "ASK", "UNBLOCKED")
+_REFUSAL_FIELDS = 5
+"""Fields of a refusal by the guard: reason, time left, marker, identity, time."""
+
+
+def packed(command: Command, *, by_text: bool = False) -> bytes:
+    """Return a command as bytes, by the script's hash unless its text has to travel."""
+    script = command.script
+    call = ("EVAL", script.text) if by_text or script.by_text else ("EVALSHA", script.sha)
+    return pack((*call, len(command.keys), *command.keys, *command.args))
+
+
+def talk(connection: AbstractConnection, *command: str | int) -> Any:
+    """Send one command and wait for its reply, at most for the connection's time-out; an error reply is returned.
+
+    Raises:
+        NodeFaultError: The connection failed, or what answers is no Redis server.
+    """
+    sock, reader = socket_of(connection), new_reader()
+    deadline = time.monotonic() + (sock.gettimeout() or 0.0)
+    try:
+        sock.sendall(pack(command))
+        while (reply := reader.gets()) is PENDING:
+            if time.monotonic() > deadline:
+                raise NodeFaultError("no complete reply in time")
+            data = sock.recv(65_536)
+            if not data:
+                raise NodeFaultError(f"the server closed the connection{TLS_HINT}")
+            reader.feed(data)
+    except ProtocolError as error:
+        raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
+    except ConnectionResetError as error:
+        raise NodeFaultError(f"the server reset the connection{TLS_HINT}") from error
+    except OSError as error:
+        raise NodeFaultError(f"{type(error).__name__}: {error}") from error
+    return reply
+
+
+def socket_of(connection: AbstractConnection) -> socket.socket:
+    """Return the connected socket; redis-py has no public name for it, and all supported releases have this one."""
+    found: Any = connection._sock  # noqa: SLF001
+    if not isinstance(found, socket.socket):
+        raise NodeFaultError("the connection was closed at once")
+    return found
+
+
+def disconnect(connection: AbstractConnection) -> None:
+    """Close a connection."""
+    connection.disconnect()  # type: ignore[no-untyped-call]
+
+
+def closing_fault(reply: ReplyError) -> NodeFaultError | None:
+    """Return the fault if an error reply means that this connection leads to no usable node."""
+    text = str(reply)
+    return NodeFaultError(text, permanent=is_permanent(text)) if text.startswith(_CLOSING) else None
+
+
+def vote(name: str, reply: Any, grants: int = 0) -> Vote:
+    """Return the vote that a script's reply means; what is not of our scripts' form is unknown.
+
+    Args:
+        name: The node's name.
+        reply: As it was read.
+        grants: How many fields follow when the script grants.
+    """
+    if isinstance(reply, ReplyError):
+        return Vote(name, VoteKind.UNKNOWN, cause=str(reply), permanent=is_permanent(str(reply)))
+    kind = _KINDS.get(reply[0]) if type(reply) is list and reply and type(reply[0]) is int else None
+    least = {VoteKind.GRANTED: grants, VoteKind.UNKNOWN: _REFUSAL_FIELDS, VoteKind.REFUSED: 0, None: math.inf}[kind]
+    if kind is None or len(reply) - 1 < least:
+        return Vote(name, VoteKind.UNKNOWN, cause=f"unexpected reply {str(reply)[:80]}")
+    rest = tuple([_text(value) for value in reply[1:]])
+    return Vote(name, kind, rest, _guard_cause(rest) if kind is VoteKind.UNKNOWN else None)
+
+
+def _text(value: Any) -> Any:
+    if type(value) is bytes:
+        return value.decode(errors="replace")
+    return tuple([_text(each) for each in value]) if type(value) is list else value
+
+
+def _guard_cause(rest: tuple[Any, ...]) -> str:
+    reason, left_ms = rest[:2]
+    return f"may not vote ({reason})" + (f" for {int(left_ms) / 1000:g} s" if left_ms else "")
