@@ -127,7 +127,8 @@ class AsyncFanout:
             raise SettingsError("closed: the connections to the nodes are not opened again")
         self._bind()
         waits_for_all = any(is_for_all(broadcast) for broadcast in broadcasts)
-        deadline = self._clock() + max(broadcast.timeout for broadcast in broadcasts)
+        waits = [broadcast.timeout for broadcast in broadcasts if broadcast.enough is not nobody]
+        deadline = self._clock() + min(waits, default=0.0)
         await self._members.connect(deadline, waits_for_all=waits_for_all)
         done = asyncio.Event()
         questions: list[Question] = []

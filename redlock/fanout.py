@@ -190,8 +190,9 @@ class Fanout:
         if not parties:
             return
         questions = [question for party in parties for question in party.questions]
+        waiting = [question.overdue_at for question in questions if question.broadcast.enough is not nobody]
         waits_for_all = any(is_for_all(question.broadcast) for question in questions)
-        self._members.connect(min(question.overdue_at for question in questions), waits_for_all=waits_for_all)
+        self._members.connect(min(waiting, default=self._clock()), waits_for_all=waits_for_all)
         for question in questions:
             question.send()
         self._members.flush()

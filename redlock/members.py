@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from redlock.errors import SettingsError
 from redlock.events import NodeDown, NodeUp, Observer, notify
 from redlock.link import Link, Slot
-from redlock.node import Node, NodeFaultError
+from redlock.node import NO_TLS_HINT, Node, NodeFaultError
 from redlock.plan import Clock, Command
 from redlock.quorum import Vote, VoteKind, quorum_size
 
@@ -66,7 +66,8 @@ class Member:
     def unknown(self, cause: str | None = None) -> Vote:
         """Return this node's vote while it gives none: for the given cause, or for what is wrong with it."""
         if cause or self.fault is None:
-            return Vote(self.node.name, VoteKind.UNKNOWN, cause=cause or "not connected yet")
+            cause = cause or f"not connected yet{NO_TLS_HINT if self.node.is_tls else ''}"
+            return Vote(self.node.name, VoteKind.UNKNOWN, cause=cause)
         return Vote(self.node.name, VoteKind.UNKNOWN, cause=self.fault.cause, permanent=self.fault.permanent)
 
 

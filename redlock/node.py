@@ -20,23 +20,37 @@ from redis.retry import Retry
 from redlock.errors import SettingsError
 from redlock.facts import RULES
 
-__all__ = ["TLS_HINT", "Node", "NodeFaultError", "NodeSource", "fault", "is_permanent", "nodes_id", "parse_nodes"]
+__all__ = [
+    "NO_TLS_HINT",
+    "TLS_HINT",
+    "Node",
+    "NodeFaultError",
+    "NodeSource",
+    "fault",
+    "is_permanent",
+    "nodes_id",
+    "parse_nodes",
+]
 
 NodeSource: TypeAlias = "str | redis.Redis"
 """A redis://, rediss:// or unix:// URL; or a redis-py client, of which only the configuration is used."""
 
 TLS_HINT = " (if the port speaks TLS, use rediss://)"
+NO_TLS_HINT = " (does the port speak TLS? if not, use redis://)"
 _PERMANENT = (
-    "NOPERM",
-    "CROSSSLOT",
-    "unknown command",
-    "WRONGPASS",
-    "NOAUTH",
-    "MOVED",
+    "ACL failure",
     "CLUSTERDOWN",
-    "invalid username-password",
-    "invalid password",
+    "CROSSSLOT",
     "DB index",
+    "INFO is refused",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "TWICE",
+    "WRONGPASS",
+    "invalid password",
+    "invalid username-password",
+    "unknown command",
 )
 # Options of a client's pool that would retry, probe or talk on the connection behind our back.
 _NOT_OURS = ("maint_notifications_config", "maint_notifications_pool_handler", "event_dispatcher", "himport_registry")
@@ -76,6 +90,7 @@ class Node:
         else:
             host, port = self._options.get("host", "localhost"), self._options.get("port", 6379)
             self.name = f"{host}:{port}/{self._options.get('db') or 0}"
+        self.is_tls = issubclass(self._connection_class, redis.SSLConnection)
         try:
             self._make(1.0)
         except (redis.RedisError, TypeError, ValueError) as error:
@@ -91,7 +106,7 @@ class Node:
         try:
             connection.connect()  # type: ignore[no-untyped-call]
         except Exception as error:
-            raise fault(error, is_tls=issubclass(self._connection_class, redis.SSLConnection)) from error
+            raise fault(error, is_tls=self.is_tls) from error
         return connection
 
     def _make(self, timeout: float) -> AbstractConnection:
@@ -172,7 +187,7 @@ def fault(error: Exception, *, is_tls: bool = False) -> NodeFaultError:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         permanent = True
     elif is_tls and isinstance(error, (redis.TimeoutError, redis.ConnectionError, ssl.SSLError)) and "111" not in text:
-        text = f"{text} (does the port speak TLS? if not, use redis://)"
+        text += NO_TLS_HINT
     elif not isinstance(error, (redis.RedisError, OSError)) or isinstance(error, redis.exceptions.InvalidResponse):
         text, permanent = f"not a Redis server ({text})", True
     elif "reset" in text.lower() or "closed by server" in text:

@@ -14,7 +14,7 @@ from redlock.plan import Clock
 
 __all__ = ["PolledMembers"]
 
-_IDLE = 1.0
+_IDLE = 0.02
 """Seconds after which the sockets are looked at before they are written to."""
 
 

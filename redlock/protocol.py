@@ -88,6 +88,11 @@ class LockProtocol:
         votes: Sequence[Vote] | None = None
         try:
             votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided, ttl_ms)
+            twice = [vote.node for vote in votes if vote.cause and vote.cause.startswith("TWICE")]
+            if twice:
+                raise SettingsError(
+                    f"{twice[0]} is the same server as another node; a majority must be of independent ones"
+                )
             admitted = yield from admission.admit(votes, self._settings)
             for event in admitted:
                 notify(self._observer, event)

@@ -112,8 +112,9 @@ class Question:
             self.settle()
         elif not self.is_decided and (is_enough or (broadcast.linger is not None and broadcast.linger(self.votes))):
             self.is_decided = True
-            usual = max(member.link.usual for member in missing)
-            self.deadline = min(self.overdue_at, self._clock() + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
+            if not self._awaits(missing):
+                usual = max(member.link.usual for member in missing)
+                self.deadline = min(self.overdue_at, self._clock() + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
             if self._on_hurry is not None:
                 self._on_hurry()
 
@@ -135,4 +136,4 @@ class Question:
 
 def _objects(reply: Any) -> bool:
     """Return whether a reply asks for something to be done about its node: that it be admitted, or healed."""
-    return isinstance(reply, list) and (reply[:1] == [-1] or reply[:2] == [0, b"gone"])
+    return isinstance(reply, list) and ((reply[:1] == [-1] and reply[1:2] != [b"waiting"]) or reply[:2] == [0, b"gone"])

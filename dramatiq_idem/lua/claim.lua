@@ -25,7 +25,9 @@ end
 
 local takeovers, before = 0, value or ''
 if record and record.state == 'running' then
-  if record.token == ARGV[1] then return {1, rights, value, longest} end
+  if record.token == ARGV[1] then  -- every attempt has a token of its own and asks each node once
+    return redis.error_reply('TWICE this server has voted already: it is listed under two names')
+  end
   if record.deadline > now then return {0, 'busy', record.deadline - now, value, rights, longest} end
   takeovers = record.takeovers + 1
   before = format('running', record.generation, record.fence, record.token, record.takeovers, record.deadline,

@@ -7,8 +7,8 @@ local refusal, longest = admission(KEYS[2], now, ARGV[2], ARGV[3])
 if refusal then return refusal end
 
 local holder = redis.call('GET', KEYS[1])
-if holder == ARGV[1] then  -- our own earlier request: its reply was lost
-  return {1, tonumber(redis.call('GET', KEYS[3]) or 0), now, longest}
+if holder == ARGV[1] then  -- every attempt has a token of its own and asks each node once
+  return redis.error_reply('TWICE this server has voted already: it is listed under two names')
 end
 if holder then return {0, 'held', redis.call('PTTL', KEYS[1]), longest} end
 

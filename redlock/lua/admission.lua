@@ -12,7 +12,9 @@ end
 
 -- The replication id changes at every restart and every promotion; a connection survives both, the run id one of them.
 local function identity()
-  return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
+  local info = redis.pcall('INFO', 'replication')
+  if type(info) == 'table' then error('INFO is refused: ' .. (info.err or 'no text')) end
+  return string.match(info, 'master_replid:(%x+)')
 end
 
 -- Returns nil, "<announced>/<granted>" and the rights where the node may vote, else the refusal to answer:

@@ -2,7 +2,8 @@
 -- KEYS: 1 marker. ARGV: 1 pattern of the namespace's keys. Returns {1, marker or '', our identity, our time in ms, 0 or 1}.
 local cursor, rounds, found = '0', 0, 0
 repeat
-  local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000)
+  local page = redis.pcall('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000)
+  if page.err then break end  -- a user may do without this right
   cursor, rounds = page[1], rounds + 1
   for _, key in ipairs(page[2]) do
     if key ~= KEYS[1] then found = 1 end

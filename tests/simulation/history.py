@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["CLAIM_CHECKS", "LIVENESS_CHECKS", "LOCK_CHECKS", "Entry", "History", "fencing_always", "violations"]
+__all__ = ["CLAIM_CHECKS", "LIVENESS_CHECKS", "LOCK_CHECKS", "Entry", "History", "fencing_of_new_data", "violations"]
 
 _EPSILON = 1e-5
 
@@ -157,7 +157,7 @@ def honest_votes(history: Iterable[Entry]) -> Iterator[str]:
                 yield f"S6 {entry.key}: {entry.token} granted by {sorted(voters)} of {nodes} nodes"
 
 
-def fencing_always(history: Iterable[Entry], *, trusts_old_data: bool = True) -> Iterator[str]:
+def fencing(history: Iterable[Entry], *, trusts_old_data: bool = True) -> Iterator[str]:
     """F1: no two tokens have the same fencing token. F2: a lease asked for after another was granted has a larger one.
 
     `more` of fenced: when the lease was asked for, and its fencing token; of forgot: "partly" where old data came back.
@@ -182,9 +182,9 @@ def fencing_always(history: Iterable[Entry], *, trusts_old_data: bool = True) ->
                     yield f"F2 {key}: {token} has {fence}, asked for after {other_token} was granted {other}"
 
 
-def fencing(history: Iterable[Entry]) -> Iterator[str]:
-    """F1 and F2, not judged for a resource once a node has come back with older data: a counter from before counts on."""
-    return fencing_always(history, trusts_old_data=False)
+def fencing_of_new_data(history: Iterable[Entry]) -> Iterator[str]:
+    """F1 and F2, but not for a resource once a node has come back with older data: a counter from before counts on."""
+    return fencing(history, trusts_old_data=False)
 
 
 LOCK_CHECKS = (exclusion, continuity, honest_validity, ownership, growth, honest_votes, fencing)

@@ -133,15 +133,17 @@ class _Reader:
         if self._token.kind != "end":
             raise self._refusal("expected the end")
 
-    def _block(self) -> None:
-        self._scopes.append({})
+    def _block(self, *, is_open: bool = False) -> None:
+        if not is_open:
+            self._scopes.append({})
         before = len(self.lines)
-        while self._token.kind != "end" and not self._is("end", "else", "elseif"):
+        while self._token.kind != "end" and not self._is("end", "else", "elseif", "until"):
             self._statement()
             self._take(";")
         if len(self.lines) == before:
             self._emit("pass")
-        self._scopes.pop()
+        if not is_open:
+            self._scopes.pop()
 
     def _indented(self) -> None:
         self._depth += 1
@@ -155,6 +157,12 @@ class _Reader:
             self._if()
         elif self._take("for"):
             self._for()
+        elif self._take("while"):
+            self._while()
+        elif self._take("repeat"):
+            self._repeat()
+        elif self._take("break"):
+            self._emit("break")
         elif self._take("return"):
             self._return()
         elif self._token.kind == "name":
@@ -185,8 +193,8 @@ class _Reader:
             token = self._tokens[index]
             if token.kind != "word":
                 continue
-            depth += token.text in ("if", "do", "function")
-            depth -= token.text == "end"
+            depth += token.text in ("if", "do", "function", "repeat")
+            depth -= token.text in ("end", "until")
             if depth == 0:
                 return False
             if token.text == "return" and self._has_comma(index + 1):
@@ -258,8 +266,25 @@ class _Reader:
         self._expect("end")
         self._scopes.pop()
 
+    def _while(self) -> None:
+        # The condition is evaluated again each time round, so no name may be bound outside of the loop.
+        self._emit(f"while {self._condition()}:")
+        self._expect("do")
+        self._indented()
+        self._expect("end")
+
+    def _repeat(self) -> None:
+        self._emit("while True:")
+        self._depth += 1
+        self._scopes.append({})
+        self._block(is_open=True)
+        self._expect("until")
+        self._emit(f"if {self._condition()}: break")  # what the body declares is in scope here
+        self._scopes.pop()
+        self._depth -= 1
+
     def _return(self) -> None:
-        if self._token.kind == "end" or self._is("end", "else", "elseif", ";"):
+        if self._token.kind == "end" or self._is("end", "else", "elseif", "until", ";"):
             self._emit("return None")
             return
         values = self._expressions()
@@ -431,9 +456,11 @@ class _Reader:
         while not self._take(")"):
             arguments.append(self._expression().one)
             self._take(",")
-        if path == "redis.call":
-            command = arguments.pop(0).strip("'")
-            return _Value(f"call_{command.upper()}({', '.join(arguments)})")
+        if path in ("redis.call", "redis.pcall"):
+            command = f"call_{arguments.pop(0).strip(chr(39)).upper()}"
+            if path == "redis.pcall":
+                return _Value(f"protected({', '.join([command, *arguments])})")
+            return _Value(f"{command}({', '.join(arguments)})")
         if path is not None:
             if path not in lua_runtime.LIBRARY:
                 raise self._refusal(f"unknown function {path!r}")
@@ -451,7 +478,7 @@ def python_source(text: str) -> str:
     reader = _Reader(text)
     reader.script()
     body = "\n".join(reader.lines)
-    commands = sorted(set(re.findall(r"\bcall_([A-Z]+)\(", body)))
+    commands = sorted(set(re.findall(r"\bcall_([A-Z]+)\b", body)))
     bound = "".join(f"    call_{command} = node.call_{command}\n" for command in commands)
     return f"def script(node, KEYS, ARGV):\n{bound}{body}\n"
 
@@ -459,7 +486,7 @@ def python_source(text: str) -> str:
 def translate(text: str) -> Callable[[Any, list[str], list[str]], Any]:
     """Return a Lua script as a function of a node (its ``call_GET`` and so on), the keys and the arguments."""
     names: dict[str, Any] = {name.replace(".", "_"): made for name, made in lua_runtime.LIBRARY.items()}
-    helpers = ("arithmetic", "at", "concat", "first", "put", "spread")
+    helpers = ("arithmetic", "at", "concat", "first", "protected", "put", "spread")
     names |= {name: getattr(lua_runtime, name) for name in helpers}
     exec(compile(python_source(text), "<lua>", "exec"), names)  # noqa: S102 - our own scripts, translated above
     return names["script"]  # type: ignore[no-any-return]

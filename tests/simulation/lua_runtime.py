@@ -91,10 +91,20 @@ def at(table: Any, index: Any) -> Any:
     if type(table) is dict:
         return table.get(index)
     if type(table) is list or type(table) is tuple:
+        if type(index) is str:
+            return None
         if type(index) is not int:
             index = number(index)
         return table[int(index) - 1] if 0 < index <= len(table) else None
     raise LuaError(f"attempt to index a {type(table).__name__} value")
+
+
+def protected(call: Callable[..., Any], *arguments: Any) -> Any:
+    """redis.pcall: what goes wrong is a table with `err`."""
+    try:
+        return call(*arguments)
+    except LuaError as error:
+        return {"err": str(error)}
 
 
 def put(table: Any, index: Any, value: Any) -> None:

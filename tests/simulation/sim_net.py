@@ -116,6 +116,7 @@ class VirtualSocket:
         self.host = host
         self.run_id = host.node.run_id
         self.inbox = bytearray()
+        self._pending = bytearray()
         self.is_closed = False
         self.is_reset = False
         self._requests_lost = self._replies_lost = False
@@ -166,11 +167,13 @@ class VirtualSocket:
             if not host.is_silent or host.is_up:
                 self.reset_later()
             return
+        self._pending += data
         if host.frozen_until > world.now:
             world.seen["waited for a frozen node"] += 1
-            world.at(host.frozen_until, self._arrive, data)
+            world.at(host.frozen_until, self._arrive, b"")
             return
-        self._reader.feed(data)
+        self._reader.feed(bytes(self._pending))
+        self._pending.clear()
         replies = []
         while not self._is_dead and (command := self._reader.gets()) is not False:
             if self.is_closed:
