@@ -24,7 +24,7 @@ __all__ = ["OPENING_LINGER", "Member", "Members"]
 
 _MOST_OWED = 10_000
 """Commands that are kept for a node that cannot be reached; beyond that the oldest are forgotten."""
-OPENING_LINGER = 0.1
+OPENING_LINGER = 0.25
 """Seconds for which the first call waits for further nodes once a quorum is connected."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds for which a node that failed is left out: doubled at each failure in a row, with jitter."""
@@ -86,6 +86,7 @@ class Members:
         self._timeout = timeout
         self._clock = clock
         self._observer = observer
+        self._closed = False
 
     def watch(self, member: Member) -> None:
         """Begin to watch the socket of a link that was opened."""
@@ -131,7 +132,10 @@ class Members:
         link = Link(member.node, self._clock)
         try:
             link.open(self._timeout)
-            member.opened = link
+            if self._closed:
+                link.close(NodeFaultError("closed"))
+            else:
+                member.opened = link
         except NodeFaultError as fault:
             member.opened = fault
         except BaseException as error:
@@ -214,8 +218,12 @@ class Members:
             notify(self._observer, NodeDown(member.node.name, fault.cause, pause))
 
     def close(self) -> None:
-        """Close all links, each after its undo."""
+        """Close all links, each after its undo, also those that are just being opened."""
+        self._closed = True
         for member in self.all:
+            opened, member.opened = member.opened, None
+            if isinstance(opened, Link):
+                opened.close(NodeFaultError("closed"))
             if member.link.is_open:
                 self.unwatch(member)
             member.link.close(NodeFaultError("closed", is_overdue=True))

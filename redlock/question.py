@@ -10,6 +10,7 @@ from redlock.members import Member
 from redlock.node import NodeFaultError
 from redlock.plan import Broadcast, Clock, Command, everybody, nobody
 from redlock.quorum import Vote, VoteKind
+from redlock.resp import ReplyError
 from redlock.wire import packed, vote
 
 __all__ = ["Question", "is_for_all"]
@@ -135,5 +136,7 @@ class Question:
 
 
 def _objects(reply: Any) -> bool:
-    """Return whether a reply asks for something to be done about its node: that it be admitted, or healed."""
+    """Return whether a reply asks for something to be done about its node: that it be admitted, healed, or unlisted."""
+    if isinstance(reply, ReplyError):
+        return str(reply).startswith("TWICE")
     return isinstance(reply, list) and ((reply[:1] == [-1] and reply[1:2] != [b"waiting"]) or reply[:2] == [0, b"gone"])

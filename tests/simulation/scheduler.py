@@ -184,9 +184,11 @@ class _Ask:
         process = self.process
         if self in process.asks:
             process.asks.remove(self)
-        if self.task is not None:
-            process.on_ambush("settle")
-            process.world.at(process.world.now, process.run, self._answer, self.task, self.task.turn)
+        task = self.task
+        if task is not None:
+            turn = task.turn
+            process.on_ambush("settle")  # which may interrupt this very plan
+            process.world.at(process.world.now, process.run, self._answer, task, turn)
 
     def _answer(self, task: Task, turn: int) -> None:
         if task.turn == turn:
