@@ -87,6 +87,7 @@ class Members:
         self._clock = clock
         self._observer = observer
         self._closed = False
+        self._misconfigured: SettingsError | None = None
 
     def watch(self, member: Member) -> None:
         """Begin to watch the socket of a link that was opened."""
@@ -117,7 +118,13 @@ class Members:
         return any(worth_until > now for member in self.all for worth_until, _ in list(member.owed))
 
     def open_some(self) -> bool:
-        """Begin to open what may be opened by now; return whether it has to be waited for, for lack of a quorum."""
+        """Begin to open what may be opened by now; return whether it has to be waited for, for lack of a quorum.
+
+        Raises:
+            SettingsError: Two nodes turned out to be the same server; from then on always.
+        """
+        if self._misconfigured is not None:
+            raise self._misconfigured
         self.adopt()
         now = self._clock()
         is_short = self.is_short
@@ -171,10 +178,11 @@ class Members:
         for other in self.all:
             if other is not member and other.link.is_open and link.run_id and other.link.run_id == link.run_id:
                 link.close(NodeFaultError("listed twice"))
-                raise SettingsError(
+                self._misconfigured = SettingsError(
                     f"nodes {other.node.name} and {member.node.name} are the same server (run id {link.run_id}); "
                     "a majority must be of independent servers"
                 )
+                raise self._misconfigured
 
     def flush(self) -> None:
         """Write what was queued on the links, as far as the sockets take it."""

@@ -182,7 +182,7 @@ def test_events_are_told_apart():
     assert kind_of(Claimed(*about, 0, 0.1)) == "claimed"
     assert kind_of(Claimed(*about, 1, 0.1)) == "takeover"
     assert kind_of(Deferred(*about, "busy", 5, "")) == "deferred-busy"
-    assert kind_of(Skipped(*about, "id")) == "skipped"
+    assert kind_of(Skipped(*about, "id", "completed")) == "skipped"
 
 
 KNOWN = {
