@@ -15,8 +15,8 @@ import redis
 
 from redlock import Redlock, new_token
 from redlock.local import LocalNodes
-from redlock.wire import packed
 from redlock.resp import pack
+from redlock.wire import packed
 from tests.benchmarks.harness import Options, Row, Samples, interleaved, mean_seconds
 from tests.benchmarks.servers import microseconds_per_call, reset_statistics, started
 

@@ -16,7 +16,7 @@ from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sim_net import Network, VirtualHost
 from tests.simulation.sim_nodes import MARKER_KIND
 
-__all__ = ["KINDS", "Fault", "Limits", "Saboteur", "draw"]
+__all__ = ["KINDS", "Fault", "Limits", "Saboteur", "draw", "plot"]
 
 NODE_KINDS = ("crash, data kept", "crash, data lost", "crash, data partly lost", "flush", "failover", "freeze", "cut", "script flush")
 PROCESS_KINDS = ("pause", "kill", "interrupt")
@@ -68,7 +68,7 @@ class Limits:
 
 
 def draw(rng: Random, nodes: int, processes: int, horizon: float, ttl: float, *, steps: bool = False) -> list[Fault]:
-    """Return a plan of faults."""
+    """Return a plan of faults that have nothing to do with each other."""
     faults = []
     weights = (1.0, 2.5, 1.5, 1.0, 1.2, 1.0, 2.0, 0.4, 2.5, 0.7, 0.7)
     for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4, 5, 6))):
@@ -88,6 +88,39 @@ def draw(rng: Random, nodes: int, processes: int, horizon: float, ttl: float, *,
         amount = rng.choice((1, 2, 3, 5, 8)) if "partly" in kind or kind == "failover" else rng.randrange(1, 64)
         faults.append(Fault(kind, target, at, lasts, ambush, count, amount, rng.random() < 0.4))
     return faults
+
+
+def plot(rng: Random, kind: str, nodes: int, processes: int, ttl: float) -> list[Fault]:
+    """Return faults that belong together: stories that chance alone tells too seldom.
+
+    Kinds:
+        raise   while max_ttl is raised a node is away, or is promoted; then another forgets, and a process is cut off
+                from one that remembers
+        relay   one node forgets, and another once the first votes again
+        heal    a node misses a write; then the others forget, one after the other
+    """
+    first, second, third = rng.sample(range(nodes), 3)
+    soon = rng.choice((0.0, 0.0005, 0.005, 0.02))
+    cut_off = Fault("cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes))
+    if kind == "raise":
+        away = rng.choice(("cut", "cut", "failover"))
+        lasts = 0.02 if away == "failover" else rng.choice((0.3, 1.0, 3.0))
+        amount = rng.choice((1, 2, 3)) if away == "failover" else 63
+        if rng.random() < 0.6:
+            opening = Fault(away, first, soon, lasts, "refusal", rng.choice((1, 1, 2)), amount)
+        else:
+            opening = Fault(away, first, rng.uniform(0.0, 1.5), lasts, amount=amount)
+        return [opening, Fault("crash, data lost", second, rng.uniform(0.5, 6.0), 0.02), cut_off]
+    if kind == "relay":
+        when = rng.uniform(0.5, 8.0)
+        again = when + ttl * 1.02 + rng.uniform(0.1, 3.0)
+        return [Fault("crash, data lost", first, when, 0.02), Fault("crash, data lost", second, again, 0.02), cut_off]
+    when = rng.uniform(0.5, 4.0)
+    return [
+        Fault("cut", third, soon, 0.3, "grant", rng.choice((1, 1, 2)), 63),
+        Fault("crash, data lost", first, when, 0.02),
+        Fault("crash, data lost", second, when + rng.uniform(0.2, 5.0), 0.02),
+    ]
 
 
 class Saboteur:

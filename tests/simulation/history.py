@@ -143,6 +143,19 @@ def growth(history: Iterable[Entry]) -> Iterator[str]:
             ends[lease] = entry.until
 
 
+def bounded_healing(history: Iterable[Entry]) -> Iterator[str]:
+    """S7: a key that is put back on a node ends with its holder's validity, as far as clocks allow.
+
+    `until` of write: when the key ends.
+    """
+    ends: dict[str, float] = {}
+    for entry in history:
+        if entry.kind in ("granted", "extended"):
+            ends[entry.token] = max(ends.get(entry.token, 0.0), entry.until)
+        elif entry.kind == "write" and entry.more[0] == "heal" and entry.until > ends.get(entry.token, 1e9) + 0.3:
+            yield f"S7 {entry.who} {entry.key}: {entry.token} until {entry.until:.3f}, valid until {ends[entry.token]:.3f}"
+
+
 def honest_votes(history: Iterable[Entry]) -> Iterator[str]:
     """S6: a grant has a majority of nodes that granted it, and no reply counts that was read after its deadline.
 
@@ -177,7 +190,9 @@ def fencing(history: Iterable[Entry], *, trusts_old_data: bool = True) -> Iterat
         for asked, _, fence, token in found:
             if owners.setdefault(fence, token) != token:
                 yield f"F1 {key}: {fence} was given to {owners[fence]} and {token}"
-            for _, granted, other, other_token in found:
+            for earlier, granted, other, other_token in found:
+                if other_token == token and earlier < asked and other > fence:
+                    yield f"F2 {key}: {token} had {other}, and later {fence}"
                 if granted < asked - _EPSILON and other >= fence and other_token != token:
                     yield f"F2 {key}: {token} has {fence}, asked for after {other_token} was granted {other}"
 
@@ -187,7 +202,16 @@ def fencing_of_new_data(history: Iterable[Entry]) -> Iterator[str]:
     return fencing(history, trusts_old_data=False)
 
 
-LOCK_CHECKS = (exclusion, continuity, honest_validity, ownership, growth, honest_votes, fencing)
+LOCK_CHECKS = (
+    exclusion,
+    continuity,
+    honest_validity,
+    ownership,
+    growth,
+    bounded_healing,
+    honest_votes,
+    fencing,
+)
 
 
 def once(history: Iterable[Entry]) -> Iterator[str]:

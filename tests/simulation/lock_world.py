@@ -63,15 +63,24 @@ class LockWorld(World):
         choose = Random(f"locks {seed}")
         timeout = choose.choice((0.05, 0.2, 0.5))
         settings = [
-            Settings("n", TTL, LONG if profile == "mixed" and index else TTL, timeout, DRIFT)
-            for index in range(choose.choice((2, 2, 2, 3)))
+            Settings("n", TTL, LONG if profile == "mixed" and index == 1 else TTL, timeout, DRIFT)
+            for index in range(choose.choice((2, 3) if profile == "mixed" else (2, 2, 2, 3)))
         ]
         self.profile = profile
         self.excluded = excluded
         self.horizon = choose.choice((10.0, 20.0, 30.0))
         limits = Limits(remembering=nodes // 2 + 1 if profile == "mixed" else 0)
+        plots = {"mixed": ("", "raise", "raise", "relay"), "uniform": ("",) * 6 + ("heal",)}.get(profile, ())
         super().__init__(
-            seed, nodes, settings, horizon=self.horizon, faults=faults, limits=limits, steps=steps, traces=traces
+            seed,
+            nodes,
+            settings,
+            horizon=self.horizon,
+            faults=faults,
+            limits=limits,
+            plots=plots,
+            steps=steps,
+            traces=traces,
         )
         self.resources = ["x"] if self.rng.random() < 0.8 else ["x", "y"]
         self.rounds = choose.choice((1, 2, 3))
@@ -167,7 +176,8 @@ class User:
 
     def live(self) -> Plan[None]:
         """Use locks for some rounds."""
-        yield Sleep(self.rng.uniform(0.0, 1.0))
+        is_late = self.settings.max_ttl == LONG and self.rng.random() < 0.3
+        yield Sleep(self.rng.uniform(6.0, 15.0) if is_late else self.rng.uniform(0.0, 1.0))
         for _ in range(self.world.rounds):
             try:
                 yield from self._round(self.rng.choice(self.world.resources))

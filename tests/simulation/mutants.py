@@ -157,9 +157,8 @@ MUTANTS = [
     ),
     _lock(
         "heal without an end",
-        "S1 S2",
+        "S7",
         Edit("redlock/lua/heal.lua", "local left = tonumber(ARGV[2]) - now_ms()", "local left = 10000"),
-        excluded=(),
     ),
     _lock(
         "late admission under a new identity",
@@ -180,7 +179,7 @@ MUTANTS = [
         "longer max_ttl without confirmation",
         "S1",
         Edit(ADMISSION, "        if told and answer.kind is not VoteKind.GRANTED:\n", "        if False:\n"),
-        Edit(ADMISSION, "if refusal and told else refusal\n", "if refusal and told and answer.reply else refusal\n"),
+        Edit(ADMISSION, "if refusal and told else refusal\n", "if refusal and told and len(answer.reply) == 2 else refusal\n"),
         profile="mixed",
     ),
     _lock(

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import redlock.members
 from redlock.events import Event
 from redlock.settings import Settings
-from tests.simulation.faults import Fault, Limits, Saboteur, draw, reply_kind
+from tests.simulation.faults import Fault, Limits, Saboteur, draw, plot, reply_kind
 from tests.simulation.history import Entry
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sim_net import Address, InlineThreads, Network, VirtualHost, VirtualMembers, Weather
@@ -23,6 +23,8 @@ from tests.simulation.sim_nodes import SCRIPT_NAMES, VirtualNode
 __all__ = ["DRIFT", "Outcome", "World", "name_scripts"]
 
 DRIFT = 0.01
+_TTL = 10.0
+"""By what the lengths of faults are measured, in seconds."""
 RATES = (1 - DRIFT / 2, 1 + DRIFT / 2)
 """The edges of what is assumed of clocks: within drift/2 of true time."""
 WEATHERS = (
@@ -73,6 +75,7 @@ class World:
         horizon: Seconds within which faults come.
         faults: A plan of faults in place of the one that the seed means.
         limits: What the assumptions allow.
+        plots: One of these is played among the other faults; "" for none.
         steps: Whether clocks step, which breaks an assumption.
         traces: Whether to keep a timeline.
     """
@@ -86,6 +89,7 @@ class World:
         horizon: float,
         faults: list[Fault] | None,
         limits: Limits,
+        plots: Sequence[str] = (),
         steps: bool = False,
         traces: bool = False,
     ) -> None:
@@ -102,8 +106,7 @@ class World:
         self.addresses = [Address(f"n{index}") for index in range(nodes)]
         self.hosts = [self._host(index) for index in range(nodes)]
         self.network = Network(self.scheduler, self.hosts, self.rng.choice(WEATHERS))
-        plan = Random(f"faults {seed}")
-        self.faults = draw(plan, nodes, len(settings), horizon, 10.0, steps=steps) if faults is None else faults
+        self.faults = self._plan(horizon, plots, steps=steps) if faults is None else faults
         self.processes = [self.process(each) for each in settings]
         self.saboteur = Saboteur(
             self.scheduler, self.network, self.processes, self.faults, limits, self._restart
@@ -113,6 +116,14 @@ class World:
         self.on_restart: Callable[[Process, int], None] = lambda _process, _index: None
 
     # -- making things
+
+    def _plan(self, horizon: float, plots: Sequence[str], *, steps: bool) -> list[Fault]:
+        rng = Random(f"faults {self.seed}")
+        count = len(self.settings)
+        if plots and (kind := rng.choice(plots)):
+            faults = plot(rng, kind, self.size, count, _TTL)
+            return faults + draw(rng, self.size, count, horizon, _TTL, steps=steps)[: rng.choice((0, 0, 0, 1, 2))]
+        return draw(rng, self.size, count, horizon, _TTL, steps=steps)
 
     def _host(self, index: int) -> VirtualHost:
         rng = self.rng
@@ -182,7 +193,8 @@ class World:
             if name == "admit":
                 self.saboteur.happened("admit", index)
         if before != after and name != "admit" and keys:
-            self.history.add("write", scheduler.now, node.name, keys[0], args[0], 0.0, (name, before, after))
+            until = node.true(after[1]) if after is not None and after[1] is not None else 0.0
+            self.history.add("write", scheduler.now, node.name, keys[0], args[0], until, (name, before, after))
         if scheduler.lines is not None:
             scheduler.tell(node.name, f"{name} {' '.join(args)[:60]} -> {reply if kind else getattr(reply, 'text', reply)}")
 
