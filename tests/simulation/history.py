@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["CLAIM_CHECKS", "LIVENESS_CHECKS", "LOCK_CHECKS", "Entry", "History", "fencing_of_new_data", "violations"]
+__all__ = ["CLAIM_CHECKS", "LIVENESS_CHECKS", "LOCK_CHECKS", "Entry", "History", "fencing_of_new_data", "undone_while_held", "violations"]
 
 _EPSILON = 1e-5
+_CLOCKS = 0.5
+"""Seconds by which two clocks within the assumed rates may differ over the longest lease."""
 
 
 class Entry(NamedTuple):
@@ -113,7 +115,8 @@ def honest_validity(history: Iterable[Entry]) -> Iterator[str]:
             if until > sent + ttl - ttl * drift - 0.002 + _EPSILON:
                 yield f"S3 {entry.key}: {entry.token} valid until {until - sent:.4f} s after its first byte, ttl {ttl}"
             if entry.kind != "extended" and until <= now:
-                yield f"S3 {entry.key}: {entry.token} granted {now - until:.4f} s after its validity"
+                how = " (attached)" if entry.more[7:] == (True,) else ""
+                yield f"S3 {entry.key}: {entry.token} granted {now - until:.4f} s after its validity{how}"
 
 
 def ownership(history: Iterable[Entry]) -> Iterator[str]:
@@ -149,10 +152,14 @@ def bounded_healing(history: Iterable[Entry]) -> Iterator[str]:
     `until` of write: when the key ends.
     """
     ends: dict[str, float] = {}
+    healed = []
     for entry in history:
         if entry.kind in ("granted", "extended"):
             ends[entry.token] = max(ends.get(entry.token, 0.0), entry.until)
-        elif entry.kind == "write" and entry.more[0] == "heal" and entry.until > ends.get(entry.token, 1e9) + 0.3:
+        elif entry.kind == "write" and entry.more[0] == "heal":
+            healed.append(entry)
+    for entry in healed:
+        if entry.until > ends.get(entry.token, 1e9) + _CLOCKS:
             yield f"S7 {entry.who} {entry.key}: {entry.token} until {entry.until:.3f}, valid until {ends[entry.token]:.3f}"
 
 
@@ -212,6 +219,25 @@ LOCK_CHECKS = (
     honest_votes,
     fencing,
 )
+
+
+def undone_while_held(history: Iterable[Entry]) -> set[str]:
+    """Return the resources of which a node deleted a holder's key for that holder's own token, though nobody released.
+
+    That is the undo of an acquire whose reply never came, sent although the attempt had won.
+    """
+    held: set[str] = set()
+    found = set()
+    for entry in history:
+        if entry.kind == "granted":
+            held.add(entry.token)
+        elif entry.kind == "released":
+            held.discard(entry.token)
+        elif entry.kind == "write" and entry.token in held:
+            script, before, after = entry.more
+            if script == "release" and before is not None and before[0] == entry.token and after is None:
+                found.add(entry.key.rpartition(":")[2])
+    return found
 
 
 def once(history: Iterable[Entry]) -> Iterator[str]:

@@ -85,7 +85,6 @@ MUTANTS = [
         "extension may shorten",
         "S5",
         Edit("redlock/lua/extend.lua", "if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then", "if true then"),
-        excluded=(),
     ),
     _lock(
         "extension brings a key back",
@@ -95,7 +94,6 @@ MUTANTS = [
             "if not holder then return {0, 'gone', now_ms()} end",
             "if not holder then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return {1, 'extended'} end",
         ),
-        excluded=(),
     ),
     _lock(
         "no guard after forgetting",
@@ -147,13 +145,11 @@ MUTANTS = [
             "",
         ),
         profile="mixed",
-        excluded=(),
     ),
     _lock(
         "healed without the counter",
         "F1 F2",
         Edit("redlock/lua/heal.lua", "if (tonumber(redis.call('GET', KEYS[2])) or 0) < tonumber(ARGV[3]) then", "if false then"),
-        excluded=(),
     ),
     _lock(
         "heal without an end",
@@ -179,7 +175,7 @@ MUTANTS = [
         "longer max_ttl without confirmation",
         "S1",
         Edit(ADMISSION, "        if told and answer.kind is not VoteKind.GRANTED:\n", "        if False:\n"),
-        Edit(ADMISSION, "if refusal and told else refusal\n", "if refusal and told and len(answer.reply) == 2 else refusal\n"),
+        Edit(ADMISSION, "if refusal and told else refusal\n", "if refusal and told and answer.kind is VoteKind.GRANTED else refusal\n"),
         profile="mixed",
     ),
     _lock(
