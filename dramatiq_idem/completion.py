@@ -82,7 +82,7 @@ class Completion:
             self._desk.tell(events.Forgotten, message, delivery)
         elif recorded.record.token == claim.record.token:
             self._desk.tell(events.Completed, message, delivery, clock() - (delivery.finished_at or clock()))
-        else:
+        elif not delivery.is_double:
             self._desk.tell(events.DoubleRun, message, delivery, recorded.record.message_id or message.message_id)
         return True
 

@@ -52,6 +52,7 @@ class Delivery:
         result: The result as JSON while its completion is not recorded yet.
         finished_at: Clock reading at which the body had returned; None before.
         postponed: A copy that the broker has not taken yet.
+        is_double: Whether it was told already that another run of the key was completed.
     """
 
     rules: MessageRules | None = None
@@ -61,6 +62,7 @@ class Delivery:
     result: str = ""
     finished_at: float | None = None
     postponed: Postponed | None = None
+    is_double: bool = False
 
     @property
     def key(self) -> str | None:

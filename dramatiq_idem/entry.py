@@ -176,6 +176,7 @@ class Entry:
         other = self._desk.store.completion(claim.request.name)
         if other is None or other.token == claim.record.token:
             return result
+        delivery.is_double = True
         self._desk.tell(events.DoubleRun, message, delivery, other.message_id or message.message_id)
         return decode_result(other.tail) if other.tail else result
 

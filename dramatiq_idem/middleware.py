@@ -23,7 +23,7 @@ from dramatiq_idem.completion import Completion
 from dramatiq_idem.desk import Desk
 from dramatiq_idem.entry import Entry
 from dramatiq_idem.errors import OptionError, PlacementError
-from dramatiq_idem.placement import RULES, check_placement, position
+from dramatiq_idem.placement import RULES, arranged, check_placement
 from dramatiq_idem.policies import ACTOR_OPTIONS, middleware_policy
 from dramatiq_idem.rules import Rulebook
 from dramatiq_idem.store import RedlockStore, Store
@@ -85,12 +85,15 @@ class Idempotency(Middleware):
     def install(self, broker: Broker) -> Idempotency:
         """Add this middleware to a broker at its place: behind pure observers, in front of all others.
 
+        Observers that stand further behind are moved to the front; what is added later has to be put in its place
+        (``add_middleware(Prometheus(), before=Idempotency)``).
+
         Raises:
             OptionError: An actor that is declared already has options that cannot work.
         """
         broker.add_middleware(self)
         broker.middleware.remove(self)
-        broker.middleware.insert(position(broker.middleware, self._observers), self)
+        broker.middleware[:] = arranged(self, broker.middleware, self._observers)
         return self
 
     @property

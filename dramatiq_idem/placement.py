@@ -16,7 +16,7 @@ from dramatiq.middleware import Retries
 
 from dramatiq_idem.errors import PlacementError
 
-__all__ = ["RULES", "check_placement", "position"]
+__all__ = ["RULES", "arranged", "check_placement"]
 
 _OBSERVERS = {
     "dramatiq.middleware.prometheus",
@@ -39,9 +39,13 @@ def is_observer(middleware: Middleware, more: Sequence[type[Middleware]]) -> boo
     )
 
 
-def position(chain: Sequence[Middleware], observers: Sequence[type[Middleware]]) -> int:
-    """Return the index at which the middleware belongs: in front of the first that does more than watch."""
-    return next((i for i, middleware in enumerate(chain) if not is_observer(middleware, observers)), len(chain))
+def arranged(
+    ours: Middleware, others: Sequence[Middleware], observers: Sequence[type[Middleware]]
+) -> list[Middleware]:
+    """Return the chain as it should be: pure observers, then ours, then those who act; else in the order given."""
+    watching = [middleware for middleware in others if is_observer(middleware, observers)]
+    acting = [middleware for middleware in others if not is_observer(middleware, observers)]
+    return [*watching, ours, *acting]
 
 
 def check_placement(
@@ -72,7 +76,9 @@ def _problems(
         acting = [m for m in chain[:where] if not is_observer(m, observers) and not isinstance(m, type(ours))]
         watching = [m for m in chain[where:] if is_observer(m, observers)]
         wrong = [f"{type(m).__name__} must stand behind {name}" for m in acting]
-        wrong += [f"{type(m).__name__} must stand in front of {name}" for m in watching]
+        wrong += [
+            f"{type(m).__name__} must stand in front of {name} (add_middleware(..., before={name}))" for m in watching
+        ]
         if wrong:
             problems.append(("order", f"{', '.join(wrong)}; use {name}.install(broker)"))
     if getattr(broker, "confirm_delivery", None) is False:

@@ -34,7 +34,7 @@ class Admitted(Event):
 
     Args:
         node: The node's name.
-        reason: "new" (no marker), "restarted" (another identity) or "max_ttl" (only the longest ttl changed).
+        reason: "new" (no marker), "restarted" (another identity) or "vouched" (somebody's word that nothing was forgotten).
         rights: "records" if it also votes on the absence of records, else "leases".
         wait_ms: Milliseconds until its first vote.
     """

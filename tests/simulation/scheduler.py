@@ -64,7 +64,7 @@ class Scheduler:
     def at(self, time: float, what: Callable[..., None], *args: Any) -> None:
         """Let something happen at a time, behind what else happens then."""
         self._count += 1
-        heapq.heappush(self._heap, (time if time > self.now else self.now, self._count, what, args))
+        heapq.heappush(self._heap, (max(self.now, time), self._count, what, args))
 
     def run(self, until: float, most: int = 50_000) -> None:
         """Let happen what is due until a time.

@@ -134,7 +134,7 @@ class Story:
         seen, identity, now = refusal[3:6]
         life, retention = self._pick(60, 86_400_000), self._pick(60, 90_000)
         longest = self._pick((1_000, 1_000), (30_000, 1_000), (30_000, 30_000))
-        done = f"done {self._pick(0, 0, 1)} {self._pick(7, 1782579200000000)} {token} 0 0 - m%20{token} {{\"r\": 1}}"
+        done = f'done {self._pick(0, 0, 1)} {self._pick(7, 1782579200000000)} {token} 0 0 - m%20{token} {{"r": 1}}'
         running = f"running {self._pick(0, 1)} 9 {token} {self._pick(0, 1)} {now_ms + 900} - -"
         calls: list[tuple[Script, list[str], list[Any]]] = [
             (scripts.ACQUIRE, [lock, "ns:marker", fence], [token, ttl, guard, life]),

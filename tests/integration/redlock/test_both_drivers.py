@@ -62,7 +62,7 @@ DRIVERS: dict[str, Callable[..., Any]] = {
 async def holds(condition: Callable[[], Any], within: float = 2.0) -> bool:
     """Wait until something holds, without stopping the event loop; return whether it did in time."""
     deadline = time.monotonic() + within
-    while not (held := bool(condition())) and time.monotonic() < deadline:
+    while not (held := bool(condition())) and time.monotonic() < deadline:  # noqa: ASYNC110 - nodes send no event
         await asyncio.sleep(0.005)
     return held
 

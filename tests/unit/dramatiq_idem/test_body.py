@@ -250,6 +250,32 @@ def quick_switches():
     sys.setswitchinterval(before)
 
 
+def shoot(targets, chance):
+    """Fire once at each target, after a random moment."""
+    while target := targets.get():
+        spin(chance.randrange(60))
+        target.fire()
+
+
+def spin(turns):
+    for _ in range(turns):
+        sum(range(20))
+
+
+def interrupted_body(interrupter, chance):
+    """Run a body that is shot at; return how it ended."""
+    try:
+        with interrupter:
+            spin(chance.randrange(300))
+            if chance.random() < 0.3:
+                raise ValueError
+    except ValueError:
+        return "raised"
+    except LeaseLostInterrupt:
+        return "interrupted"
+    return "returned"
+
+
 @pytest.mark.usefixtures("quick_switches")
 def test_interrupt_never_lands_behind_the_body():
     """H12 under load: bodies of random length, one shot at each at a random moment, some of them raise."""
@@ -257,36 +283,17 @@ def test_interrupt_never_lands_behind_the_body():
     stop = time.monotonic() + 3.0
 
     def work(seed):
-        chance = random.Random(seed)
-        targets = SimpleQueue()
-        threading.Thread(target=shoot, args=(targets, seed), daemon=True).start()
+        chance, targets = random.Random(seed), SimpleQueue()
+        threading.Thread(target=shoot, args=(targets, random.Random(-seed)), daemon=True).start()
         try:
             while time.monotonic() < stop:
                 interrupter = Interrupter()
                 targets.put(interrupter)
-                try:
-                    with interrupter:
-                        for _ in range(chance.randrange(300)):
-                            sum(range(20))
-                        if chance.random() < 0.3:
-                            raise ValueError
-                    outcomes["returned"] += 1
-                except ValueError:
-                    outcomes["raised"] += 1
-                except LeaseLostInterrupt:
-                    outcomes["interrupted"] += 1
-                for _ in range(50):
-                    sum(range(20))  # where Dramatiq itself would be hit
+                outcomes[interrupted_body(interrupter, chance)] += 1
+                spin(50)  # where Dramatiq itself would be hit
         except BaseException as error:  # noqa: BLE001 - the very thing that must not be
             deaths.append(error)
         targets.put(None)
-
-    def shoot(targets, seed):
-        chance = random.Random(-seed)
-        while target := targets.get():
-            for _ in range(chance.randrange(60)):
-                sum(range(20))
-            target.fire()
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in (3, 5, 7)]
     for thread in threads:

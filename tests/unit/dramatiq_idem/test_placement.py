@@ -12,8 +12,8 @@ from dramatiq.middleware.prometheus import Prometheus
 from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
 
-from dramatiq_idem import Idempotency, OptionError, PlacementError
-from dramatiq_idem.placement import check_placement, position
+from dramatiq_idem import Idempotency, MemoryStore, OptionError, PlacementError
+from dramatiq_idem.placement import arranged, check_placement
 from redlock import SettingsError
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -40,7 +40,7 @@ def chain_of(broker):
     return [type(middleware).__name__ for middleware in broker.middleware]
 
 
-# -- position
+# -- place
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,17 @@ def chain_of(broker):
         ([foreign("opentelemetry.instrumentation.dramatiq"), Retries()], 1),
         ([foreign("ddtrace"), foreign("elasticapm.contrib.x"), Retries()], 2),
         ([foreign("ddtraceable"), Retries()], 0),
-        ([Retries(), Prometheus()], 0),
+        ([Retries(), Prometheus()], 1),
         ([Watcher(), Retries()], 1),
         ([Actor(), Retries()], 0),
     ],
 )
 def test_position_is_behind_pure_observers_only(chain, index):
     """An unknown middleware may act, so it goes behind; the user can name those that only watch."""
-    assert position(chain, [Watcher]) == index
+    ours = Idempotency(store=MemoryStore())
+    found = arranged(ours, chain, [Watcher])
+    assert found.index(ours) == index
+    assert [each for each in found[:index] if each in chain] == [each for each in chain if each in found[:index]]
 
 
 def test_install_puts_it_in_front_of_all_that_act():

@@ -171,7 +171,7 @@ def test_arguments_that_one_side_does_not_compare_are_not_compared(ours, theirs)
 
 
 def test_takeover_is_not_compared():
-    """Only done and live running records count: a claim that was granted may have other arguments than the one before."""
+    """Only done and live running records count: a granted claim may have other arguments than the one before."""
     assert isinstance(action(granted(1), "print-b"), RunIt)
 
 
