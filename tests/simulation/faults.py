@@ -60,11 +60,11 @@ class Limits:
 
     Args:
         remembering: Nodes that must be left that have forgotten nothing since they were admitted.
-        forgetful: Which nodes may forget at all; None for any.
+        needs_rights: Whether only nodes count that may speak for the records; then every restart is forgetting.
     """
 
     remembering: int = 0
-    forgetful: frozenset[int] | None = None
+    needs_rights: bool = False
 
 
 def draw(rng: Random, nodes: int, processes: int, horizon: float, ttl: float, *, steps: bool = False) -> list[Fault]:
@@ -188,7 +188,10 @@ class Saboteur:
             self._strike_process(self._processes[fault.target], fault)
             return
         host = self._network.hosts[fault.target]
-        if not host.is_up or host.node.is_replica or (fault.kind in FORGETTING and not self._may_forget(host, fault)):
+        if not host.is_up or host.node.is_replica:
+            return
+        forgets = fault.kind in FORGETTING or (self._limits.needs_rights and fault.kind.startswith("crash"))
+        if forgets and not self._may_forget(host, fault):
             return
         world.seen[f"fault: {fault.kind}"] += 1
         world.tell(f"n{host.index}", f"*** {fault.kind} for {fault.lasts:.3f} s")
@@ -233,8 +236,6 @@ class Saboteur:
 
     def _may_forget(self, host: VirtualHost, fault: Fault) -> bool:
         others = [other for other in self._network.hosts if other is not host]
-        if self._limits.forgetful is not None and host.index not in self._limits.forgetful:
-            return False
         if sum(map(self._remembers, others)) < self._limits.remembering:
             return False
         # All nodes new at once, one of them without having been started anew: that is taken for the first use.
@@ -247,15 +248,15 @@ class Saboteur:
     def _has_marker(host: VirtualHost) -> bool:
         return any(key.endswith(MARKER_KIND) for key in host.node.data)
 
-    @staticmethod
-    def _remembers(host: VirtualHost) -> bool:
-        """Whether the node's marker names its identity, and its wait is over."""
+    def _remembers(self, host: VirtualHost) -> bool:
+        """Whether the node's marker names its identity, and its wait is over, and it has the rights that are needed."""
         node = host.node
         for key, (value, _) in node.data.items():
             if key.endswith(MARKER_KIND):
-                identity, since, announced, *_rest = value.split()
+                identity, since, announced, _, rights, *_ = value.split()
                 waited = node.now_ms() - int(since) > int(announced) * 1.02 + 10
-                return identity == node.identity and waited and not node.is_replica
+                is_known = identity == node.identity and waited and not node.is_replica
+                return is_known and (rights == "records" or not self._limits.needs_rights)
         return False
 
     # -- nodes

@@ -119,6 +119,9 @@ def honest_validity(history: Iterable[Entry]) -> Iterator[str]:
                 yield f"S3 {entry.key}: {entry.token} granted {now - until:.4f} s after its validity{how}"
 
 
+_OWNED = ("acquire", "extend", "heal", "release", "renew", "abandon", "undo")
+
+
 def ownership(history: Iterable[Entry]) -> Iterator[str]:
     """S4: no command for one token changes a live key of another.
 
@@ -127,7 +130,11 @@ def ownership(history: Iterable[Entry]) -> Iterator[str]:
     for entry in history:
         if entry.kind == "write":
             script, before, after = entry.more
-            if before is not None and before[0] != entry.token and after != before:
+            if before is None or script not in _OWNED:
+                continue
+            words = before[0].split(" ", 4)
+            owner = words[3] if len(words) > 3 else words[0]  # of a record, or of a lock
+            if owner != entry.token and after != before:
                 yield f"S4 {entry.who} {entry.key}: {script} for {entry.token} made {before} into {after}"
 
 
@@ -284,25 +291,23 @@ def one_result(history: Iterable[Entry]) -> Iterator[str]:
 
 
 def explained(history: Iterable[Entry]) -> Iterator[str]:
-    """O4: a run beyond the first has a reason: the one before was killed, gave up, lost its lease, or went unrecorded.
+    """O4: a run beyond the first has a reason: the one before gave up, went unrecorded, or its lease ended.
 
-    Also: nobody is told of a completion that nobody has begun to record.
+    Its lease ends also because its process was killed or stood still. Besides: nobody is told of a completion that
+    nobody has begun to record.
     """
-    runs: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+    runs: defaultdict[str, dict[str, float]] = defaultdict(dict)
     begun: set[str] = set()
-    whose: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for entry in history:
         if entry.kind == "claimed":
-            for token, is_explained in runs[entry.key].items():
-                if not is_explained:
-                    yield f"O4 {entry.key}: {entry.token} runs although {token} neither ended nor was lost"
-            runs[entry.key][entry.token] = False
-            whose[entry.who].append((entry.key, entry.token))
-        elif entry.kind in ("abandoned", "lost", "unrecorded"):
-            runs[entry.key][entry.token] = True
-        elif entry.kind == "killed":
-            for key, token in whose.pop(entry.who, ()):
-                runs[key][token] = True
+            for token, until in runs[entry.key].items():
+                if until > entry.time + _EPSILON:
+                    yield f"O4 {entry.key}: {entry.token} runs although {token} was not lost before {until:.3f}"
+            runs[entry.key][entry.token] = entry.until
+        elif entry.kind == "extended" and entry.token in runs[entry.key]:
+            runs[entry.key][entry.token] = max(entry.until, runs[entry.key][entry.token])
+        elif entry.kind in ("abandoned", "unrecorded"):
+            runs[entry.key].pop(entry.token, None)
         elif entry.kind == "completing":
             begun.add(entry.key)
         elif entry.kind == "skipped" and entry.key not in begun:

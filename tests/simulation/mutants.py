@@ -56,6 +56,7 @@ def _claim(name: str, promises: str, *edits: Edit, **options: Any) -> Mutant:
 
 
 PROTOCOL, ADMISSION = "redlock/protocol.py", "redlock/admission.py"
+CLAIMS, JUDGEMENT, REPAIR = "dramatiq_idem/claims.py", "dramatiq_idem/judgement.py", "dramatiq_idem/repair.py"
 ACQUIRE_STARTED = "            admitted = yield from admission.admit(votes, self._settings)\n"
 STARTED_LATE = (
     "            started = self._clock()\n            until = started + trusted(ttl_ms, self._settings)\n"
@@ -185,6 +186,79 @@ MUTANTS = [
         profile="mixed",
     ),
     _lock("replies read late count", "S6", Edit("redlock/question.py", "if self._clock() >= self.overdue_at:", "if False:")),
+    _claim(
+        "acknowledged with one node less than W",
+        "O1 O3",
+        Edit(
+            CLAIMS,
+            "is VoteKind.GRANTED for vote in votes]) >= self._quorums.write",
+            "is VoteKind.GRANTED for vote in votes]) >= self._quorums.write - 1",
+        ),
+    ),
+    _claim(
+        "done overwritten",
+        "O3",
+        Edit(
+            "dramatiq_idem/lua/complete.lua",
+            "if record.state == 'done' and record.generation == tonumber(ARGV[2]) then return {0, 'done', value} end",
+            "",
+        ),
+    ),
+    _claim(
+        "no read repair",
+        "O1 O3",
+        Edit(CLAIMS, "if isinstance(outcome, Completed) and not outcome.is_agreed:", "if False:"),
+    ),
+    _claim(
+        "absence without rights",
+        "O1",
+        Edit(JUDGEMENT, "absent = [answer for answer in current if answer.has_rights]", "absent = current"),
+    ),
+    _claim(
+        "claim over a running one",
+        "O2 O4",
+        Edit("dramatiq_idem/lua/claim.lua", "if record.deadline > now then return", "if false then return"),
+    ),
+    _claim(
+        "no guard on claims after forgetting",
+        "O2",
+        Edit("redlock/lua/admission.lua", "if left > 0 then return {-1, 'waiting', left, marker, me, now} end", ""),
+    ),
+    _claim(
+        "renewal without a look at the owner",
+        "O2 S4",
+        Edit("dramatiq_idem/lua/renew.lua", " or record.token ~= ARGV[1] then", " then"),
+    ),
+    _claim(
+        "repair from too few",
+        "O1",
+        Edit(REPAIR, "if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:", "if False:"),
+    ),
+    _claim(
+        "repair that copies nothing",
+        "O1",
+        Edit(REPAIR, "            if values and marker:\n", "            if False:\n"),
+    ),
+    _claim(
+        "rights given to whoever is there",
+        "O1",
+        Edit("dramatiq_idem/lua/entitle.lua", "if id ~= ARGV[1] or identity() ~= ARGV[1] then", "if not id then"),
+        Edit("dramatiq_idem/lua/entitle.lua", "string.format('%s %s records %s', id, before, nodes)", "string.format('%s %s records %s', identity(), before, nodes)"),
+    ),
+    _claim(
+        "a copy that moves records down",
+        "O1 O3",
+        Edit(
+            "dramatiq_idem/lua/copy.lua",
+            "rank[theirs.state] > rank[ours.state]) then",
+            "rank[theirs.state] ~= rank[ours.state]) then",
+        ),
+    ),
+    _claim(
+        "repair that does not wait",
+        "O1 O3",
+        Edit(REPAIR, "if not standing.is_settled:", "if False:"),
+    ),
 ]
 
 

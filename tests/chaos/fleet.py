@@ -1,0 +1,175 @@
+"""Four client processes on some nodes, and the faults that a test puts on both; in the end, what came of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redlock import Redlock, clock
+from tests.chaos.history import (
+    Event,
+    Hold,
+    holds_of,
+    lost_updates,
+    overlaps,
+    read,
+    thin_leases,
+    unordered_fences,
+)
+from tests.tools.peek import ROOT, happens
+
+__all__ = ["RESOURCES", "SCALE", "Fleet", "Outcome"]
+
+SCALE = float(os.environ.get("CHAOS_SCALE", "1"))
+"""How many faults are injected, as a multiple of what takes three minutes."""
+RESOURCES = ["a", "b"]
+_NOTICED = 1.0
+"""Seconds after a fault in which a client may notice it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the history of a run shows."""
+
+    events: list[Event]
+    holds: list[Hold]
+    violations: dict[str, int]
+    injected: Counter[str] = field(default_factory=Counter)
+    observed: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        return f"{len(self.holds)} leases, {self.violations}, injected {self.injected}, observed {self.observed}"
+
+
+class Fleet:
+    """Client processes on nodes; see client.py.
+
+    Args:
+        folder: Where they write their histories.
+        urls: The nodes, or proxies in front of them.
+        clients: How many.
+        ttl: Of a lease, in seconds.
+        long: Share of the leases that are held to their end.
+        options: Further settings of the lock.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        urls: Sequence[str],
+        *,
+        clients: int = 4,
+        ttl: float = 0.5,
+        long: float = 0.1,
+        **options: Any,
+    ) -> None:
+        self._folder = folder
+        self.ttl = ttl
+        self.options = {"max_ttl": 1.2, "node_timeout": 0.1} | options
+        self.seed = int(os.environ.get("CHAOS_SEED", random.randrange(10**9)))
+        self.random = random.Random(self.seed)
+        self._faults: list[Event] = []
+        self._names = (f"client{number}" for number in itertools.count(1))
+        self._urls = list(urls)
+        self._clients = clients
+        self._long = long
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Fleet:
+        print(f"replay with CHAOS_SEED={self.seed}")
+        redlock = Redlock(self._urls, self.ttl, observer=lambda _event: None, **self.options)
+        redlock.bootstrap()
+        redlock.close()
+        settings = {
+            "urls": self._urls,
+            "ttl": self.ttl,
+            "long": self._long,
+            "options": self.options,
+            "resources": RESOURCES,
+            "seed": self.seed,
+        }
+        (self._folder / "settings.json").write_text(json.dumps(settings))
+        for resource in RESOURCES:
+            (self._folder / f"counter-{resource}").write_text("0")
+            (self._folder / f"ledger-{resource}").touch()
+        for _ in range(self._clients):
+            self.start_client()
+        assert happens(lambda: len({event["client"] for event in self.history()}) == self._clients, within=15.0)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    def start_client(self) -> str:
+        """Start one client more; return its name."""
+        name = next(self._names)
+        command = [sys.executable, "-m", "tests.chaos.client", str(self._folder), name]
+        log = (self._folder / f"{name}.log").open("wb")
+        with log:
+            self.processes[name] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        return name
+
+    def history(self) -> list[Event]:
+        """Return what the clients have written so far."""
+        return read(self._folder.glob("*.jsonl"))
+
+    def fault(self, kind: str, do: Callable[[], Any], undo: Callable[[], Any], seconds: float, **target: Any) -> None:
+        """Do something, undo it after some seconds, and write down what it was and from when to when."""
+        event = {"t": clock(), "client": "test", "op": "fault", "kind": kind, **target}
+        do()
+        time.sleep(seconds)
+        undo()
+        self._faults.append(event | {"until": clock()})
+
+    def outcome(self, nodes: int, names: Sequence[str] = ()) -> Outcome:
+        """Let the clients come to their end, and judge their history.
+
+        Args:
+            nodes: How many there are.
+            names: Their names, as clients report them, in the order of the faults' `node`.
+        """
+        running = [process for process in self.processes.values() if process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        for process in running:
+            assert process.wait(10.0) == 0, self.logs()
+        events = sorted([*self.history(), *self._faults], key=lambda event: float(event["t"]))
+        holds = holds_of(events)
+        violations = {
+            "overlaps": len(overlaps(holds)),
+            "fences": len(unordered_fences(holds)),
+            "lost updates": len(lost_updates(events)),
+            "thin leases": len(thin_leases(events, nodes)),
+        }
+        injected = Counter(fault["kind"] for fault in self._faults)
+        observed = Counter(fault["kind"] for fault in self._faults if _was_noticed(fault, events, holds, names))
+        return Outcome(events, holds, violations, injected, observed)
+
+    def logs(self) -> str:
+        """Return what the clients printed: nothing, unless one broke."""
+        return "".join(path.read_text() for path in sorted(self._folder.glob("*.log")))
+
+
+def _was_noticed(fault: Event, events: Sequence[Event], holds: Sequence[Hold], names: Sequence[str]) -> bool:
+    """Tell whether a client says that it met a fault, or held a lease when it was hit itself."""
+    if "victim" in fault:
+        return any(hold.client == fault["victim"] and hold.start < fault["t"] < hold.end for hold in holds)
+    return any(
+        event["op"] in ("down", "admitted")
+        and event["node"] == names[fault["node"]]
+        and fault["t"] <= event["t"] <= fault["until"] + _NOTICED
+        for event in events
+    )

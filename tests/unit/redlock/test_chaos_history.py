@@ -1,0 +1,186 @@
+"""The chaos tests' checkers, on histories made by hand: they find what is wrong, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chaos.history import Event, Hold, holds_of, lost_updates, overlaps, read, thin_leases, unordered_fences
+
+
+def hold(start: float, end: float, fence: int | None = None, resource: str = "r", invoked: float | None = None) -> Hold:
+    """Return a lease."""
+    token = f"{resource} {start} {end} {fence}"
+    return Hold(resource, "c", token, fence, start if invoked is None else invoked, start, end)
+
+
+def acquired(t: float, token: str, until: float, **values: Any) -> Event:
+    """Return the event of a grant."""
+    event = {"t": t, "client": "c", "op": "acquired", "resource": "r", "token": token, "fence": 1, "invoked": t - 0.1}
+    return event | {"until": until} | values
+
+
+def noted(t: float, op: str, **values: Any) -> Event:
+    """Return another event."""
+    return {"t": t, "client": "c", "op": op} | values
+
+
+# -- leases
+
+
+def test_lease_ends_when_it_is_given_back() -> None:
+    (found,) = holds_of([acquired(1.0, "x", 5.0), noted(2.0, "releasing", token="x")])
+    assert (found.start, found.end) == (1.0, 2.0)
+
+
+def test_lease_of_a_killed_client_ends_with_its_validity() -> None:
+    (found,) = holds_of([acquired(1.0, "x", 5.0)])
+    assert found.end == 5.0
+
+
+def test_late_release_does_not_lengthen_a_lease() -> None:
+    (found,) = holds_of([acquired(1.0, "x", 5.0), noted(9.0, "releasing", token="x")])
+    assert found.end == 5.0
+
+
+def test_extension_lengthens_a_lease() -> None:
+    (found,) = holds_of([acquired(1.0, "x", 5.0), noted(4.0, "extended", token="x", until=8.0)])
+    assert found.end == 8.0
+
+
+# -- S1
+
+GOOD = {
+    "none": [],
+    "one after another": [hold(1, 2), hold(3, 4)],
+    "one ends as the next begins": [hold(1, 2), hold(2, 3)],
+    "two resources": [hold(1, 9), hold(2, 3, resource="other")],
+    "known only when it was over": [hold(1, 9), hold(2, 2), hold(3, 1)],
+}
+BAD = {
+    "begins before the other ends": [hold(1, 3), hold(2, 4)],
+    "within the other": [hold(1, 9), hold(2, 3)],
+    "long ago, with others in between": [hold(1, 9), hold(2, 2), hold(3, 4, resource="other"), hold(8, 10)],
+    "in no order": [hold(5, 7), hold(1, 6)],
+}
+
+
+@pytest.mark.parametrize("holds", GOOD.values(), ids=GOOD)
+def test_leases_that_exclude_each_other(holds: list[Hold]) -> None:
+    assert overlaps(holds) == []
+
+
+@pytest.mark.parametrize("holds", BAD.values(), ids=BAD)
+def test_leases_that_overlap(holds: list[Hold]) -> None:
+    assert len(overlaps(holds)) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8), st.sampled_from("ab")), max_size=12))
+def test_overlaps_are_found_as_by_trying_all_pairs(rows: list[tuple[int, int, str]]) -> None:
+    holds = [hold(start, start + length, fence=n, resource=name) for n, (start, length, name) in enumerate(rows)]
+    alive = [each for each in holds if each.end > each.start]
+    naive = any(
+        one is not other and one.resource == other.resource and one.start < other.end and other.start < one.end
+        for one in alive
+        for other in alive
+    )
+    assert bool(overlaps(holds)) is naive
+
+
+# -- F1, F2
+
+ORDERED = {
+    "growing": [hold(1, 2, 5), hold(3, 4, 6)],
+    "asked for before the other was had": [hold(1, 2, 7), hold(3, 4, 6, invoked=0.5)],
+    "not vouched for": [hold(1, 2, 5), hold(3, 4, None)],
+    "another resource's": [hold(1, 2, 5), hold(3, 4, 2, resource="other")],
+}
+UNORDERED = {
+    "smaller": [hold(1, 2, 5), hold(3, 4, 4)],
+    "repeated": [hold(1, 2, 5), hold(3, 4, 5)],
+    "repeated at once": [hold(1, 2, 5), hold(1.5, 4, 5, invoked=0.5)],
+    "smaller than one long ago": [hold(1, 2, 9), hold(3, 4, 10), hold(5, 6, 8)],
+}
+
+
+@pytest.mark.parametrize("holds", ORDERED.values(), ids=ORDERED)
+def test_fences_in_order(holds: list[Hold]) -> None:
+    assert unordered_fences(holds) == []
+
+
+@pytest.mark.parametrize("holds", UNORDERED.values(), ids=UNORDERED)
+def test_fences_out_of_order(holds: list[Hold]) -> None:
+    assert len(unordered_fences(holds)) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4), st.integers(0, 30)), max_size=10))
+def test_fences_are_judged_as_by_trying_all_pairs(rows: list[tuple[int, int, int]]) -> None:
+    holds = [hold(start, start + 1, fence, invoked=start - early) for start, early, fence in rows]
+    naive = any(
+        one is not other and (one.fence == other.fence or (one.start <= other.invoked and one.fence >= other.fence))
+        for one in holds
+        for other in holds
+        if one.fence is not None and other.fence is not None
+    )
+    assert bool(unordered_fences(holds)) is naive
+
+
+def test_counting_up_is_in_order() -> None:
+    holds = [hold(number, number + 0.5, number) for number in range(100)]
+    assert unordered_fences(holds) == []
+    assert all(one.end <= other.start for one, other in pairwise(holds))
+
+
+# -- updates
+
+
+def test_update_that_was_lost_shows_as_a_value_written_twice() -> None:
+    steps = [noted(t, "wrote", resource="r", value=value) for t, value in enumerate([1, 2, 2, 3])]
+    assert lost_updates(steps) == [("r", 2)]
+    assert lost_updates([*steps[:2], steps[3]]) == []
+
+
+def test_counters_of_two_resources_are_two() -> None:
+    assert lost_updates([noted(1, "wrote", resource=name, value=1) for name in "ab"]) == []
+
+
+# -- S4
+
+
+def looked(t: float, mine: int, away: int = 0) -> Event:
+    return noted(t, "looked", token="x", began=t - 0.01, mine=mine, away=away)
+
+
+RESTART = {"kind": "restart", "node": 2, "until": 2.2}
+
+
+@pytest.mark.parametrize(
+    ("events", "thin"),
+    [
+        ([looked(2.0, 2)], 0),
+        ([looked(2.0, 1)], 1),
+        ([looked(2.0, 1, away=1)], 0),
+        ([looked(6.0, 0)], 0),
+        ([noted(1.9, "releasing", token="x"), looked(2.0, 0)], 0),
+        ([noted(2.0, "fault", **RESTART), looked(2.5, 1)], 0),
+        ([noted(2.0, "fault", **RESTART), looked(2.5, 0)], 1),
+        ([noted(0.2, "fault", **RESTART | {"until": 0.5}), looked(2.5, 1)], 1),
+    ],
+    ids=["majority", "taken away", "may be there", "over", "given back", "forgot", "forgot one", "forgot before"],
+)
+def test_trusted_lease_is_on_a_majority(events: list[Event], thin: int) -> None:
+    assert len(thin_leases([acquired(1.0, "x", 5.0), *events], 3)) == thin
+
+
+def test_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_text(
+        json.dumps({"t": 2, "op": "lost"}) + "\n" + json.dumps({"t": 1, "op": "lost"}) + "\n" + '{"t": 3, "o'
+    )
+    assert [event["t"] for event in read([path])] == [1, 2]
