@@ -37,7 +37,7 @@ def expect_body(actor_name: str, runner: Runner | None) -> None:
 def wrap(actor: Actor[..., Any]) -> None:
     """Put the runner of a delivery around an actor's function; once, however often the actor is declared."""
     function = actor.fn
-    if getattr(function, _MARK, False):
+    if getattr(function, _MARK, None) is actor:
         return
 
     @functools.wraps(function)
@@ -48,7 +48,7 @@ def wrap(actor: Actor[..., Any]) -> None:
         _expected.set(None)
         return expected[1](function, args, kwargs)
 
-    setattr(body, _MARK, True)
+    setattr(body, _MARK, actor)
     actor.fn = body
 
 

@@ -9,7 +9,7 @@ from redlock import ADMISSION, Broadcast, Command, Plan, Settings, Vote, VoteKin
 
 __all__ = ["LOOK", "Lookup"]
 
-LOOK = load_script("dramatiq_idem", "look", head=ADMISSION)
+LOOK = load_script("dramatiq_idem", "look", head=ADMISSION, grants=5)
 FORGET = load_script("dramatiq_idem", "record", "forget", head=ADMISSION)
 
 
@@ -34,7 +34,8 @@ class Lookup:
         """Return the completion of a key that W nodes hold, if there is one."""
         votes = yield from self.look(name)
         texts = [str(vote.reply[0]) for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0]]
-        records = [record for record in map(Record.parse, texts) if record.state is State.DONE]
+        found = [record for record in map(_record, texts) if record]
+        records = [record for record in found if record.state is State.DONE]
         highest = max((record.generation for record in records), default=0)
         return agreed([record for record in records if record.generation == highest], self._quorums)
 
@@ -49,6 +50,9 @@ class Lookup:
         silent = [vote.node for vote in votes if vote.kind is not VoteKind.GRANTED]
         if silent:
             raise ForgetError(f"cannot forget {name!r} everywhere: {', '.join(silent)} did not answer")
+        foreign = [vote.node for vote in votes if vote.reply[0] and _record(str(vote.reply[0])) is None]
+        if foreign:
+            raise ForgetError(f"what stands under {name!r} is no record on {', '.join(foreign)}")
         generations = [Record.parse(str(vote.reply[0])).generation for vote in votes if vote.reply[0]]
         generation = max(generations, default=0) + 1
         args = (generation, retention_ms, "force" if force else "")
@@ -60,3 +64,11 @@ class Lookup:
         if missing:
             raise ForgetError(f"{name!r} is not forgotten on {', '.join(missing)}")
         return generation
+
+
+def _record(text: str) -> Record | None:
+    """Return a record; None for a foreign value."""
+    try:
+        return Record.parse(text)
+    except ValueError:
+        return None

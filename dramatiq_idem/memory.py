@@ -6,6 +6,7 @@ It keeps the same promises to the threads of one process as the nodes do, and fo
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,10 @@ from dramatiq_idem.record import Record, State
 from redlock import Clock, Term, clock, new_token
 
 __all__ = ["MemoryStore"]
+
+
+_FENCES_A_SECOND = 2**20
+"""As on the nodes: a counter that starts anew starts from the clock."""
 
 
 @dataclass(slots=True)
@@ -61,7 +66,7 @@ class MemoryStore:
             record = Record(
                 State.RUNNING,
                 generation=before.generation if before else 0,
-                fence=before.fence + 1 if before else 1,
+                fence=before.fence + 1 if before else int(time.time()) * _FENCES_A_SECOND,
                 token=new_token(),
                 takeovers=before.takeovers + 1 if before is not None and is_running else 0,
                 deadline_ms=0,
@@ -70,9 +75,9 @@ class MemoryStore:
             )
             until = now + request.lease_ms / 1000
             self._entries[request.name] = _Entry(record, until, now + request.retention_ms / 1000)
-        return Claim(
-            request, record, Term(request.name, request.lease_ms / 1000, now, until, self._clock), (record.fence,)
-        )
+        term = Term(request.name, request.lease_ms / 1000, now, until, self._clock)
+        is_contested = record.takeovers > 0 or _is_marked(before)
+        return Claim(request, record, term, (record.fence,), is_contested)
 
     def keep(self, claim: Claim, on_lost: Callable[[str], None]) -> _Kept:  # noqa: ARG002 - it cannot be lost
         """Let a claim live until it is ended: nothing but its owner can end it within one process."""
@@ -99,7 +104,8 @@ class MemoryStore:
         with self._mutex:
             entry = self._owned(claim)
             if entry is not None:
-                entry.record = replace(entry.record, state=state, token="", deadline_ms=0, tail=reason)
+                takeovers = max(entry.record.takeovers, int(claim.is_contested))  # the sign stays
+                entry.record = replace(entry.record, state=state, token="", takeovers=takeovers, tail=reason)
         return entry is not None
 
     def completion(self, name: str) -> Record | None:
@@ -146,6 +152,11 @@ class MemoryStore:
         entry = self._entry(claim.request.name, self._clock())
         is_ours = entry is not None and entry.record.state is State.RUNNING and entry.record.token == claim.record.token
         return entry if is_ours else None
+
+
+def _is_marked(before: Record | None) -> bool:
+    """Return whether an earlier run was taken over, given up since by its successor, and may still be under way."""
+    return before is not None and before.takeovers > 0
 
 
 class _Kept:

@@ -39,9 +39,7 @@ def is_observer(middleware: Middleware, more: Sequence[type[Middleware]]) -> boo
     )
 
 
-def arranged(
-    ours: Middleware, others: Sequence[Middleware], observers: Sequence[type[Middleware]]
-) -> list[Middleware]:
+def arranged(ours: Middleware, others: Sequence[Middleware], observers: Sequence[type[Middleware]]) -> list[Middleware]:
     """Return the chain as it should be: pure observers, then ours, then those who act; else in the order given."""
     watching = [middleware for middleware in others if is_observer(middleware, observers)]
     acting = [middleware for middleware in others if not is_observer(middleware, observers)]

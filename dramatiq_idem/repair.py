@@ -55,7 +55,7 @@ class Standing:
     """Which nodes may speak for the records.
 
     Args:
-        markers: Each node's marker; None if it has none or did not answer.
+        markers: Each node's marker; None if it did not answer, has none, or has forgotten since and nobody has met it.
         answered: Whether the node answered.
         ages_ms: How long ago each marker was written, by the node's own clock.
     """
@@ -63,6 +63,23 @@ class Standing:
     markers: tuple[Marker | None, ...]
     answered: tuple[bool, ...]
     ages_ms: tuple[int, ...]
+
+    @classmethod
+    def of(cls, votes: Sequence[Vote]) -> Standing:
+        """Read the nodes' answers to a look."""
+        markers: list[Marker | None] = []
+        ages: list[int] = []
+        for vote in votes:
+            marker = Marker.parse(str(vote.reply[3])) if vote.kind is VoteKind.GRANTED else None
+            is_its_own = marker is not None and marker.identity == vote.reply[4]
+            markers.append(marker if is_its_own else None)
+            ages.append(int(vote.reply[2]) - marker.since_ms if marker else 0)
+        return cls(tuple(markers), tuple(vote.kind is VoteKind.GRANTED for vote in votes), tuple(ages))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all nodes answer, and each knows where it stands."""
+        return all(self.answered) and None not in self.markers
 
     @property
     def remembering(self) -> list[int]:
@@ -115,12 +132,7 @@ class Repair:
         """Ask all nodes for their markers."""
         keys = (self._settings.key("record", "-"), self._settings.key("marker"))
         votes = yield Broadcast.to_all(Command(LOOK, keys, ()), self._quorums.nodes, self._settings.node_timeout)
-        granted = [vote.kind is VoteKind.GRANTED for vote in votes]
-        markers = [Marker.parse(str(vote.reply[3])) if ok else None for vote, ok in zip(votes, granted, strict=True)]
-        ages = [
-            int(vote.reply[2]) - marker.since_ms if marker else 0 for vote, marker in zip(votes, markers, strict=True)
-        ]
-        return Standing(tuple(markers), tuple(granted), tuple(ages))
+        return Standing.of(votes)
 
     def repair(self, *, accept_loss: bool = False, progress: Callable[[str, int], None] | None = None) -> Plan[bool]:
         """Bring all forgetful nodes up to date; return whether all nodes that answer may speak for the records.
@@ -132,7 +144,7 @@ class Repair:
         """
         standing = yield from self.standing()
         if not standing.forgetful:
-            return all(standing.answered)
+            return standing.is_whole
         if not standing.is_settled:
             return False
         try:
@@ -149,7 +161,7 @@ class Repair:
     def _repair_all(self, job: _Job, *, accept_loss: bool) -> Plan[bool]:
         standing = job.standing
         sources = standing.remembering
-        nobody_knows = not sources and all(standing.answered)
+        nobody_knows = not sources and standing.is_whole
         if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:
             return False
         for target in standing.forgetful:
@@ -167,7 +179,7 @@ class Repair:
             notify(self._observer, NodeRepaired(self._names[target], moved))
         if len(sources) < self._quorums.remembering:
             notify(self._observer, RecordsForgotten(tuple(self._names[index] for index in standing.forgetful)))
-        return all(standing.answered)
+        return standing.is_whole
 
     def _copy(self, source: int, target: int, job: _Job) -> Plan[int | None]:
         """Copy what one node remembers; return how many records were moved up, None if it broke off."""

@@ -63,11 +63,12 @@ class Marker:
 
     @classmethod
     def parse(cls, text: str) -> Marker | None:
-        """Read a marker; None for an empty one."""
-        if not text:
+        """Read a marker; None for an empty one, or a foreign value."""
+        try:
+            identity, since, announced, granted, rights, nodes, *_ = text.split()
+            return cls(identity, int(since), int(announced), int(granted), rights, nodes)
+        except ValueError:
             return None
-        identity, since, announced, granted, rights, nodes, *_ = text.split()
-        return cls(identity, int(since), int(announced), int(granted), rights, nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,10 @@ class AsyncLease(HeldLease["AsyncLease"]):
         if self._released:
             return False
         await self._renewer.remove(self)
-        was_lost = self.lost
+        self._was_lost = self.term.is_lost
         still_ours = await self._nodes.run(self._rules.protocol.release(self.resource, self.token))
         self._released = True
-        return still_ours and not was_lost
+        return still_ours and not self._was_lost
 
 
 OnLost: TypeAlias = Callable[[AsyncLease], None]
@@ -177,4 +177,4 @@ class AsyncRedlock:
     async def close(self) -> None:
         """Stop renewing and close the connections; leases that are still held run out."""
         await self._renewer.close()
-        self._nodes.close()
+        await self._nodes.close()

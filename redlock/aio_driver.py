@@ -18,6 +18,7 @@ from redlock.renewal import Holding, Renewals
 __all__ = ["AsyncNodes", "AsyncRenewer"]
 
 T = TypeVar("T")
+_CLOSING_PAUSE = 0.005
 _PAUSE = 0.05
 """Seconds before a round that failed as a whole is tried again."""
 
@@ -32,6 +33,8 @@ class AsyncNodes:
     ) -> None:
         self._fanout = AsyncFanout(parse_nodes(sources), node_timeout, clock, observer)
         self._unfinished: set[asyncio.Task[Any]] = set()
+        self._timeout = node_timeout
+        self._running = 0
 
     def __len__(self) -> int:
         return len(self._fanout.names)
@@ -47,6 +50,13 @@ class AsyncNodes:
         A cancellation is thrown into the plan; what the plan then asks for is done all the same, even if it is
         cancelled again.
         """
+        self._running += 1
+        try:
+            return await self._run(plan)
+        finally:
+            self._running -= 1
+
+    async def _run(self, plan: Plan[T]) -> T:
         resume: Callable[[], Step] = plan.__next__
         is_interrupted = False
         while True:
@@ -75,8 +85,12 @@ class AsyncNodes:
         task.add_done_callback(self._unfinished.discard)
         return await asyncio.shield(task)
 
-    def close(self) -> None:
-        """Close the connections."""
+    async def close(self) -> None:
+        """Let plans that are under way take back what they wrote (for two time-outs at most), and close."""
+        self._fanout.refuse()
+        give_up = clock() + 2 * self._timeout
+        while self._running and clock() < give_up:  # noqa: ASYNC110 - bounded, and rare
+            await asyncio.sleep(_CLOSING_PAUSE)
         self._fanout.close()
 
 

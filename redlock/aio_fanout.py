@@ -89,7 +89,7 @@ class AsyncFanout:
         self._timeout = timeout
         self._clock = clock
         self._observer = observer
-        self._closed = False
+        self._refuses = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.after_fork()
         _FANOUTS.add(self)
@@ -123,7 +123,7 @@ class AsyncFanout:
         Raises:
             SettingsError: Two of the configured nodes turned out to be one server, or this was closed.
         """
-        if self._closed:
+        if self._refuses and any(broadcast.enough is not nobody for broadcast in broadcasts):
             raise SettingsError("closed: the connections to the nodes are not opened again")
         self._bind()
         waits_for_all = any(is_for_all(broadcast) for broadcast in broadcasts)
@@ -196,9 +196,15 @@ class AsyncFanout:
             await self.ask([poke])
         self._sweeper = None
 
+    def refuse(self) -> None:
+        """Take no more questions, and let nobody wait; what only takes something back is still sent."""
+        self._refuses = True
+        for question in list(self._open):
+            question.settle()
+
     def close(self) -> None:
         """Close all connections; whoever still waits gets unknown votes."""
-        self._closed = True
+        self._refuses = self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._sweeper is not None:

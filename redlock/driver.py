@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from redlock.protocol import check_nodes
 __all__ = ["Nodes"]
 
 T = TypeVar("T")
+_CLOSING_PAUSE = 0.005
 
 
 class Nodes:
@@ -33,6 +35,8 @@ class Nodes:
         self, sources: Sequence[NodeSource | Node], node_timeout: float = 0.5, observer: Observer = log_event
     ) -> None:
         self._timeout = node_timeout
+        self._mutex = threading.Lock()
+        self._running = 0
         self._fanout = Fanout(parse_nodes(sources), node_timeout, clock, observer)
 
     def __len__(self) -> int:
@@ -49,6 +53,15 @@ class Nodes:
         An exception that interrupts it, of whatever kind, is thrown into the plan, and what the plan then asks for is
         still done.
         """
+        with self._mutex:
+            self._running += 1
+        try:
+            return self._run(plan)
+        finally:
+            with self._mutex:
+                self._running -= 1
+
+    def _run(self, plan: Plan[T]) -> T:
         resume: Callable[[], Step] = plan.__next__
         while True:
             try:
@@ -79,7 +92,11 @@ class Nodes:
         self.run(check_nodes(len(self), self._timeout))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Let plans that are under way take back what they wrote (for two time-outs at most), and close."""
+        self._fanout.refuse()
+        give_up = clock() + 2 * self._timeout
+        while self._running and clock() < give_up:
+            time.sleep(_CLOSING_PAUSE)
         self._fanout.close()
 
 

@@ -98,7 +98,7 @@ class Fanout:
         self._active: list[_Party] = []
         self._leader: _Party | None = None
         self._sweeper: threading.Thread | None = None
-        self._closed = False
+        self._refuses = self._closed = False
 
     def after_fork(self) -> None:
         """Start afresh in a child process."""
@@ -116,7 +116,7 @@ class Fanout:
         Raises:
             SettingsError: Two of the configured nodes turned out to be one server, or this was closed.
         """
-        if self._closed:
+        if self._refuses and any(broadcast.enough is not nobody for broadcast in broadcasts):
             raise SettingsError("closed: the connections to the nodes are not opened again")
         party = _Party(broadcasts, self._members.all, self._clock)
         try:
@@ -131,8 +131,13 @@ class Fanout:
             self._leave(party)
         return [question.result() for question in party.questions]
 
+    def refuse(self) -> None:
+        """Take no more questions; what only takes something back is still sent."""
+        self._refuses = True
+
     def close(self) -> None:
         """Close all connections; whoever still waits gets unknown votes."""
+        self._refuses = True
         with self._mutex:
             self._closed = True
             if self._leader is None:

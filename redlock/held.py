@@ -81,6 +81,7 @@ class HeldLease(Generic[L]):
         self._on_lost = options.on_lost
         self._pid = os.getpid()
         self._released = False
+        self._was_lost = False
 
     def __repr__(self) -> str:
         state = "released" if self._released else f"{self.remaining():.3f} s left"
@@ -102,8 +103,8 @@ class HeldLease(Generic[L]):
 
     @property
     def lost(self) -> bool:
-        """Whether the lease ended without being released."""
-        return not self._released and self.term.is_lost
+        """Whether the lease ended before it was released."""
+        return self.term.is_lost if not self._released else self._was_lost
 
     @property
     def fencing_token(self) -> int:

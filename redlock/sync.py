@@ -50,10 +50,10 @@ class Lease(HeldLease["Lease"]):
         if self._released:
             return False
         self._renewer.remove(self)
-        was_lost = self.lost
+        self._was_lost = self.term.is_lost
         still_ours = self._nodes.run(self._rules.protocol.release(self.resource, self.token))
         self._released = True
-        return still_ours and not was_lost
+        return still_ours and not self._was_lost
 
 
 OnLost: TypeAlias = Callable[[Lease], None]

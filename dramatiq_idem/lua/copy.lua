@@ -9,9 +9,11 @@ local rank = {done = 3, running = 2, failed = 1, free = 1, forgotten = 1}
 local moved = 0
 for i = 2, #KEYS do
   local text, left = ARGV[2 * i - 2], ARGV[2 * i - 1]
-  local theirs, ours = parse(text), parse(redis.call('GET', KEYS[i]))
-  if not ours or theirs.generation > ours.generation
-    or (theirs.generation == ours.generation and rank[theirs.state] > rank[ours.state]) then
+  local known, theirs = pcall(parse, text)
+  local readable, ours = pcall(function() return parse(redis.call('GET', KEYS[i])) end)
+  -- What is no record, there or here, is somebody else's and stays.
+  if known and readable and (not ours or theirs.generation > ours.generation
+    or (theirs.generation == ours.generation and rank[theirs.state] > rank[ours.state])) then
     redis.call('SET', KEYS[i], text, 'PX', left)
     moved = moved + 1
   end

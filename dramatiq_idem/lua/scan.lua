@@ -4,8 +4,8 @@ local found = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
 local records = {}
 for _, key in ipairs(found[2]) do
   local left = redis.call('PTTL', key)
-  local value = left > 0 and redis.call('GET', key)
-  if value then
+  local value = left > 0 and redis.pcall('GET', key)
+  if type(value) == 'string' then  -- anything else is not ours
     records[#records + 1] = key
     records[#records + 1] = value
     records[#records + 1] = left

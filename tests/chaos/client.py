@@ -34,7 +34,7 @@ from redlock import (
     clock,
 )
 
-_LOOKS, _EXTENSIONS, _LONG = 0.25, 0.15, 0.1
+_LOOKS, _EXTENSIONS, _LONG = 0.25, 0.15, 0.04
 """Shares of the leases that are looked at, extended, or held to their end."""
 
 
@@ -108,9 +108,9 @@ class Client:
         new.replace(counter)
         self._note("wrote", resource=lease.resource, token=lease.token, value=seen + 1)
         if fence is not None:
-            self._write_fenced(lease.resource, fence)
+            self._write_fenced(lease.resource, lease.token, fence)
 
-    def _write_fenced(self, resource: str, fence: int) -> None:
+    def _write_fenced(self, resource: str, token: str, fence: int) -> None:
         """Write to a store that refuses whoever has a smaller token than one that was there."""
         with (self._folder / f"ledger-{resource}").open("r+") as ledger:
             fcntl.flock(ledger, fcntl.LOCK_EX)
@@ -118,7 +118,7 @@ class Client:
             if fence >= largest:
                 ledger.seek(0)
                 ledger.write(str(fence))
-            self._note("fenced", resource=resource, fence=fence, accepted=fence >= largest)
+            self._note("fenced", resource=resource, token=token, fence=fence, accepted=fence >= largest)
 
     def _look(self, lease: Lease) -> None:
         began = clock()

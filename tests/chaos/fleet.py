@@ -24,6 +24,7 @@ from tests.chaos.history import (
     lost_updates,
     overlaps,
     read,
+    refused_holders,
     thin_leases,
     unordered_fences,
 )
@@ -71,7 +72,7 @@ class Fleet:
         *,
         clients: int = 4,
         ttl: float = 0.5,
-        long: float = 0.1,
+        long: float = 0.04,
         **options: Any,
     ) -> None:
         self._folder = folder
@@ -152,6 +153,7 @@ class Fleet:
             "overlaps": len(overlaps(holds)),
             "fences": len(unordered_fences(holds)),
             "lost updates": len(lost_updates(events)),
+            "refused holders": len(refused_holders(events)),
             "thin leases": len(thin_leases(events, nodes)),
         }
         injected = Counter(fault["kind"] for fault in self._faults)

@@ -6,7 +6,8 @@ share, the one that leases are measured with), `client` and `op`:
     acquired    resource, token, fence (or None), invoked, until
     extended    token, until
     looked      token, began, mine: before the lease is given back, how many nodes have its token; away: do not answer
-    wrote       resource, value: a counter under the lock that nothing else protects
+    wrote       resource, token, value: a counter under the lock that nothing else protects
+    fenced      resource, token, fence, accepted: a store that refuses tokens below the largest it has seen
     releasing   token; written before the release is sent
     down, admitted   node: what the lock told its observer
     fault       kind, node or victim, until: what the test did, and to whom
@@ -15,13 +16,25 @@ share, the one that leases are measured with), `client` and `op`:
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["Event", "Hold", "holds_of", "lost_updates", "overlaps", "read", "thin_leases", "unordered_fences"]
+__all__ = [
+    "Event",
+    "Hold",
+    "holds_of",
+    "late_writes",
+    "lost_updates",
+    "overlaps",
+    "read",
+    "refused_holders",
+    "thin_leases",
+    "unordered_fences",
+]
 
 Event: TypeAlias = dict[str, Any]
 
@@ -46,7 +59,7 @@ class Hold:
 
 
 def read(paths: Iterable[Path]) -> list[Event]:
-    """Read histories, one event a line, in the order of time; what a killed client did not write to its end is left out."""
+    """Read histories, one event a line, in the order of time; what a killed client began to write is left out."""
     events = []
     for path in paths:
         lines = path.read_text().splitlines(keepends=True)
@@ -100,7 +113,7 @@ def overlaps(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
 
 
 def unordered_fences(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
-    """F1, F2: return pairs with one token, or of which the one was had before the other was asked for, with a larger."""
+    """F1, F2: return pairs with one token, or with a smaller one for whoever asked when the other was had."""
     found = []
     by_resource: dict[str, list[Hold]] = defaultdict(list)
     for hold in holds:
@@ -126,10 +139,36 @@ def unordered_fences(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
     return found
 
 
-def lost_updates(events: Iterable[Event]) -> list[tuple[str, int]]:
-    """Return what was written to a counter more than once: somebody had read it before another wrote."""
-    written = Counter((event["resource"], event["value"]) for event in events if event["op"] == "wrote")
+def late_writes(events: Sequence[Event]) -> list[Event]:
+    """Return writes that were over only after the lease was: between check and write anything may happen.
+
+    No lock can prevent them; fencing tokens are there for this.
+    """
+    ends = {hold.token: hold.end for hold in holds_of(events)}
+    return [event for event in events if event["op"] == "wrote" and event["t"] >= ends[event["token"]]]
+
+
+def lost_updates(events: Sequence[Event]) -> list[tuple[str, int]]:
+    """Return what was written to a counter more than once: somebody had read it before another wrote.
+
+    A counter is followed up to the first late write, which may set it back.
+    """
+    late: dict[str, float] = {}
+    for event in late_writes(events):
+        late.setdefault(event["resource"], event["t"])
+    steps = [event for event in events if event["op"] == "wrote" and event["t"] < late.get(event["resource"], math.inf)]
+    written = Counter((event["resource"], event["value"]) for event in steps)
     return [step for step, times in written.items() if times > 1]
+
+
+def refused_holders(events: Sequence[Event]) -> list[Event]:
+    """F3: return writes that a fenced store refused although the lease was still trusted; its token was too small."""
+    ends = {hold.token: hold.end for hold in holds_of(events)}
+    return [
+        event
+        for event in events
+        if event["op"] == "fenced" and not event["accepted"] and event["t"] < ends[event["token"]]
+    ]
 
 
 def thin_leases(events: Sequence[Event], nodes: int) -> list[Event]:

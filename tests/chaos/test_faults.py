@@ -299,6 +299,7 @@ def test_stopped_clients(nodes3: LocalNodes, tmp_path: Path, judge: Any) -> None
     for resource in RESOURCES:
         tokens = [int(event["fence"]) for event in fenced if event["resource"] == resource]
         assert tokens
+        assert tokens == sorted(tokens)
 
 
 def test_killed_clients(nodes3: LocalNodes, tmp_path: Path, judge: Any) -> None:

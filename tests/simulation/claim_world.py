@@ -90,7 +90,7 @@ class ClaimWorld(World):
             horizon=choose.choice((15.0, 30.0)),
             faults=faults,
             limits=limits,
-            plots=("", "", "", "relay", "heal"),
+            plots=("", "", "relay", "heal", "lonely", "lonely", "lonely", "again"),
             steps=steps,
             traces=traces,
         )
@@ -295,6 +295,8 @@ class Worker:
         world.history.add(kind, world.scheduler.now, self.process.name, key, token, until, more)
         world.scheduler.tell(self.process.name, f"{kind} {key} as {token} {more if isinstance(more, str) else ''}")
         world.seen[kind] += 1
+        if kind == "completing" and self.process in world.processes:
+            world.saboteur.happened(kind, world.processes.index(self.process))
 
     def _process(self, delivery: Delivery) -> Plan[None]:
         world, rng = self.world, self.rng

@@ -33,10 +33,12 @@ class Fault:
         target: Index of the node or process.
         at: When, in seconds; with an ambush, how long after it.
         lasts: For how many seconds; for a clock step, by how many.
-        ambush: What it waits for ("grant", "refusal", "admit" of the node; "ask", "settle" of the process), or nothing.
+        ambush: What it waits for, or nothing: "grant", "refusal", "admit", "copy" of a node; "ask", "settle",
+            "completing" of a process.
         count: At which of those it strikes.
         amount: Writes that are lost, or which processes are cut off (a bit each).
         is_silent: Whether a machine that is down says nothing.
+        of: Index of the node or process of which the ambush is; default the target.
     """
 
     kind: str
@@ -47,10 +49,17 @@ class Fault:
     count: int = 0
     amount: int = 0
     is_silent: bool = False
+    of: int = -1
+
+    @property
+    def waits_for(self) -> tuple[str, int, int]:
+        """The moment of the ambush: what, of which node or process, and at which time."""
+        return self.ambush, self.target if self.of < 0 else self.of, self.count
 
     def __str__(self) -> str:
         who = "process" if self.kind in PROCESS_KINDS else "node"
-        when = f"{self.at:.3f} s after its {self.ambush} no. {self.count}" if self.ambush else f"at {self.at:.3f} s"
+        whose = "its" if self.of < 0 else f"{self.of}'s"
+        when = f"{self.at:.3f} s after {whose} {self.ambush} no. {self.count}" if self.ambush else f"at {self.at:.3f} s"
         return f"{self.kind} of {who} {self.target} {when}, for {self.lasts:.3f} s (amount {self.amount})"
 
 
@@ -94,33 +103,119 @@ def plot(rng: Random, kind: str, nodes: int, processes: int, ttl: float) -> list
     """Return faults that belong together: stories that chance alone tells too seldom.
 
     Kinds:
-        raise   while max_ttl is raised a node is away, or is promoted; then another forgets, and a process is cut off
-                from one that remembers
+        raise   while max_ttl is raised a node is away; then another forgets, and a process is cut off from one that
+                remembers
+        keep    a node is promoted between its refusal and the admission that follows
+        alone   a node forgets, and for a while somebody reaches only that one
         relay   one node forgets, and another once the first votes again
         heal    a node misses a write; then the others forget, one after the other
+        lonely  a completion reaches few nodes and its worker dies; one that has it forgets, one is cut off
+        again   a node forgets once more while it is repaired
     """
-    first, second, third = rng.sample(range(nodes), 3)
-    soon = rng.choice((0.0, 0.0005, 0.005, 0.02))
+    return PLOTS[kind](rng, rng.sample(range(nodes), 3), processes, ttl)
+
+
+def _raise(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
+    lasts = rng.choice((0.3, 1.0, 3.0))
+    if rng.random() < 0.6:
+        away = Fault("cut", first, _soon(rng), lasts, "refusal", rng.choice((1, 1, 2)), ALL)
+    else:
+        away = Fault("cut", first, rng.uniform(0.0, 1.5), lasts, amount=ALL)
     cut_off = Fault("cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes))
-    if kind == "raise":
-        away = rng.choice(("cut", "cut", "failover"))
-        lasts = 0.02 if away == "failover" else rng.choice((0.3, 1.0, 3.0))
-        amount = rng.choice((1, 2, 3)) if away == "failover" else 63
-        if rng.random() < 0.6:
-            opening = Fault(away, first, soon, lasts, "refusal", rng.choice((1, 1, 2)), amount)
-        else:
-            opening = Fault(away, first, rng.uniform(0.0, 1.5), lasts, amount=amount)
-        return [opening, Fault("crash, data lost", second, rng.uniform(0.5, 6.0), 0.02), cut_off]
-    if kind == "relay":
-        when = rng.uniform(0.5, 8.0)
-        again = when + ttl * 1.02 + rng.uniform(0.1, 3.0)
-        return [Fault("crash, data lost", first, when, 0.02), Fault("crash, data lost", second, again, 0.02), cut_off]
+    return [away, Fault("crash, data lost", second, rng.uniform(0.5, 6.0), 0.02), cut_off]
+
+
+def _keep(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, _, third = nodes
+    promoted = Fault(
+        "failover",
+        first,
+        rng.choice((0.0, 0.0005, 0.002)),
+        rng.choice((0.001, 0.003, 0.01)),
+        "refusal",
+        rng.choice((1, 1, 2)),
+        rng.choice((2, 3, 4)),
+    )
+    return [Fault("cut", third, 0.0, 1.2, amount=1), promoted]
+
+
+def _alone(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
+    when = rng.uniform(1.5, 7.0)
+    others = ALL & ~2
+    return [
+        Fault("cut", third, _soon(rng), 2.0, "admit", 2, 2),
+        Fault("crash, data lost", second, when, 0.02),
+        Fault("cut", first, when - 0.1, rng.uniform(1.2, 2.5) * ttl, amount=others),
+        Fault("cut", third, when - 0.1, rng.uniform(0.2, 1.0) * ttl, amount=others),
+    ]
+
+
+def _relay(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
+    when = rng.uniform(0.5, 8.0)
+    again = when + ttl * 1.02 + rng.uniform(0.1, 3.0)
+    cut_off = Fault("cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes))
+    return [Fault("crash, data lost", first, when, 0.02), Fault("crash, data lost", second, again, 0.02), cut_off]
+
+
+def _heal(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
     when = rng.uniform(0.5, 4.0)
     return [
-        Fault("cut", third, soon, 0.3, "grant", rng.choice((1, 1, 2)), 63),
+        Fault("cut", third, _soon(rng), 0.3, "grant", rng.choice((1, 1, 2)), ALL),
         Fault("crash, data lost", first, when, 0.02),
         Fault("crash, data lost", second, when + rng.uniform(0.2, 5.0), 0.02),
     ]
+
+
+def _lonely(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
+    worker = rng.randrange(processes)
+    others = ALL & ~(1 << worker)
+    missed = rng.choice(((third,), (third,), (second, third)))
+    faults = [Fault("cut", node, 0.0, 3 * ttl, "completing", 1, 1 << worker, of=worker) for node in missed]
+    if rng.random() < 0.8:
+        faults.append(Fault("kill", worker, rng.uniform(0.6, 1.2), 30.0, "completing", 1))
+    if rng.random() < 0.4:
+        faults.append(Fault("crash, data lost", first, rng.uniform(0.3, 3.0), 0.02))
+    else:
+        faults.append(Fault("crash, data lost", first, rng.uniform(0.5, 15.0), 0.02, "completing", 1, of=worker))
+    away = rng.choice((second, second, first))
+    faults.append(
+        Fault("cut", away, rng.uniform(0.0, 2.5) * ttl, rng.uniform(1.5, 3.0) * ttl, "completing", 1, others, of=worker)
+    )
+    return faults
+
+
+def _again(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
+    worker = rng.randrange(processes)
+    return [
+        Fault("crash, data lost", first, rng.uniform(0.3, 3.0), 0.02),
+        Fault("cut", third, 0.0, 3 * ttl, "completing", 1, 1 << worker, of=worker),
+        Fault("kill", worker, rng.uniform(0.6, 1.2), 30.0, "completing", 1),
+        Fault("failover", first, _soon(rng), rng.choice((0.001, 0.003)), "copy", rng.choice((1, 2)), rng.choice((1, 2, 3))),
+        Fault("cut", second, rng.uniform(1.0, 2.5) * ttl, 2 * ttl, "completing", 1, ALL, of=worker),
+    ]
+
+
+def _soon(rng: Random) -> float:
+    return rng.choice((0.0, 0.0005, 0.005, 0.02))
+
+
+ALL = 63
+"""Every process, as bits."""
+PLOTS = {
+    "raise": _raise,
+    "keep": _keep,
+    "alone": _alone,
+    "relay": _relay,
+    "heal": _heal,
+    "lonely": _lonely,
+    "again": _again,
+}
 
 
 class Saboteur:
@@ -154,7 +249,7 @@ class Saboteur:
         self._ambushes: defaultdict[tuple[str, int, int], list[Fault]] = defaultdict(list)
         for fault in faults:
             if fault.ambush:
-                self._ambushes[fault.ambush, fault.target, fault.count].append(fault)
+                self._ambushes[fault.waits_for].append(fault)
             else:
                 world.at(fault.at, self._strike, fault)
 

@@ -78,7 +78,7 @@ class LockWorld(World):
         self.excluded = excluded
         self.horizon = choose.choice((10.0, 20.0, 30.0))
         limits = Limits(remembering=nodes // 2 + 1 if profile == "mixed" else 0)
-        plots = {"mixed": ("", "raise", "raise", "relay"), "uniform": ("",) * 6 + ("heal",)}.get(profile, ())
+        plots = {"mixed": ("", "raise", "keep", "alone", "relay"), "uniform": ("",) * 6 + ("heal",)}.get(profile, ())
         super().__init__(
             seed,
             nodes,
@@ -93,7 +93,8 @@ class LockWorld(World):
         self.resources = ["x"] if self.rng.random() < 0.8 else ["x", "y"]
         self.rounds = choose.choice((1, 2, 3))
         self.terms: list[tuple[Process, str, str, str, Term]] = []
-        self.habits = (2, 3, 4, 3 if profile == "mixed" else 2)
+        self.habits = (1, 2, 2, 6) if self.plot == "relay" else (2, 3, 4, 2)
+        """How often a lease is released, left to expire, extended, handed over."""
         self.on_restart = self.start_user
         if profile == "mixed" or self.rng.random() < 0.2:
             self.mark(round(TTL * 1000))
@@ -193,7 +194,7 @@ class User:
 
     def live(self) -> Plan[None]:
         """Use locks for some rounds."""
-        is_late = self.settings.max_ttl == LONG and self.rng.random() < 0.3
+        is_late = self.settings.max_ttl == LONG and (self.world.plot == "relay" or self.rng.random() < 0.2)
         yield Sleep(self.rng.uniform(6.0, 15.0) if is_late else self.rng.uniform(0.0, 1.0))
         for _ in range(self.world.rounds):
             try:

@@ -151,6 +151,7 @@ MUTANTS = [
         "healed without the counter",
         "F1 F2",
         Edit("redlock/lua/heal.lua", "if (tonumber(redis.call('GET', KEYS[2])) or 0) < tonumber(ARGV[3]) then", "if false then"),
+        Edit("redlock/lua/counter.lua", "if not counter then return {0, 'no counter'} end", "counter = counter or 0"),
     ),
     _lock(
         "heal without an end",

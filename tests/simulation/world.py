@@ -106,6 +106,7 @@ class World:
         self.addresses = [Address(f"n{index}") for index in range(nodes)]
         self.hosts = [self._host(index) for index in range(nodes)]
         self.network = Network(self.scheduler, self.hosts, self.rng.choice(WEATHERS))
+        self.plot = ""
         self.faults = self._plan(horizon, plots, steps=steps) if faults is None else faults
         self.processes = [self.process(each) for each in settings]
         self.saboteur = Saboteur(
@@ -120,8 +121,9 @@ class World:
     def _plan(self, horizon: float, plots: Sequence[str], *, steps: bool) -> list[Fault]:
         rng = Random(f"faults {self.seed}")
         count = len(self.settings)
-        if plots and (kind := rng.choice(plots)):
-            faults = plot(rng, kind, self.size, count, _TTL)
+        self.plot = rng.choice(plots) if plots else ""
+        if self.plot:
+            faults = plot(rng, self.plot, self.size, count, _TTL)
             return faults + draw(rng, self.size, count, horizon, _TTL, steps=steps)[: rng.choice((0, 0, 0, 1, 2))]
         return draw(rng, self.size, count, horizon, _TTL, steps=steps)
 
@@ -190,8 +192,8 @@ class World:
                 self.saboteur.happened("refusal", index)
         elif kind == "grant":
             self.seen[f"{name} done"] += 1
-            if name == "admit":
-                self.saboteur.happened("admit", index)
+            if name in ("admit", "copy"):
+                self.saboteur.happened(name, index)
         if before != after and name != "admit" and keys:
             until = node.true(after[1]) if after is not None and after[1] is not None else 0.0
             self.history.add("write", scheduler.now, node.name, keys[0], args[0], until, (name, before, after))

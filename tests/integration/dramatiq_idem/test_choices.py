@@ -11,7 +11,7 @@ import dramatiq
 import dramatiq.worker
 import pytest
 import redis
-from dramatiq.middleware import AsyncIO, TimeLimit
+from dramatiq.middleware import AsyncIO, Middleware, TimeLimit
 from dramatiq.results.errors import ResultFailure
 
 from dramatiq_idem import current_run, entry
@@ -334,6 +334,40 @@ def test_interrupt_stops_the_body_and_leaves_the_workers_alive(bench, shared):
     assert bench.starts() == 2
     assert len(bench.told("LeaseLost")) == 1
     assert all(worker.is_alive() for worker in bench.worker.workers)
+
+
+class SlowHook(Middleware):
+    """Stands behind us and takes longer than the lease, which is lost meanwhile; once."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+        self.is_over = False
+
+    def before_process_message(self, broker, message):
+        if not self.is_over:
+            self.is_over = True
+            forget_records(self.nodes)
+            time.sleep(1.2)
+
+
+def test_lease_that_is_lost_before_the_body_starts_interrupts_it(bench, shared):
+    """By choice: it must not run to its end just because the loss was noticed a moment before it was armed."""
+    bench = bench(lease=600, on_lost="interrupt", middleware=[SlowHook(shared)])
+    ends = []
+
+    def job(x):
+        ends.append((current_run().lost, "start"))
+        for _ in range(30):
+            time.sleep(0.01)
+        ends.append((current_run().lost, "end"))
+        return 42
+
+    job = bench.actor(job, max_retries=3, min_backoff=1, max_backoff=1)
+    bench.start()
+    assert bench.result(job.send("a")) == 42
+    bench.join()
+    assert len(bench.told("LeaseLost")) == 1
+    assert (True, "end") not in ends, ends
 
 
 @pytest.mark.timeout(60)

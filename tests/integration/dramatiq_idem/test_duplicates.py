@@ -326,13 +326,54 @@ def test_same_pipeline_run_again_has_one_next_step(bench):
 def test_pipeline_behind_a_result_that_was_not_kept_is_refused(bench):
     """Without stored results, but with a next step that reads it: None would be a wrong value."""
     bench = bench(max_result_bytes=10)
-    a, b = bench.job("a", **PAYLOAD, store_results=False), adder(bench)
+    a = bench.job("a", **PAYLOAD, store_results=False)
+    last = bench.actor(lambda value: bench.log.add("value", value), actor_name="last", store_results=False)
     bench.start()
-    for out in range(2):
-        message = a.message("x", out="x" * 20)
-        dramatiq.pipeline([message, b.message()], broker=bench.broker).run()
-        wait_until(lambda out=out: bench.dead_letters if out else values(bench))
-    assert (bench.starts("x"), values(bench)) == (1, ["x" * 20])
+    for times in (1, 2):
+        dramatiq.pipeline([a.message("x", out="x" * 20), last.message()], broker=bench.broker).run()
+        wait_until(lambda times=times: len(values(bench)) == times or bench.dead_letters)
+    assert (bench.starts("x"), values(bench), bench.dead_letters) == (1, ["x" * 20], 1)
+
+
+@pytest.mark.parametrize("where", ["next message", "actor"])
+def test_next_step_that_ignores_the_result_does_not_miss_it(bench, where):
+    """`pipe_ignore` stands on the next message or on this actor; nobody reads the result then."""
+    bench = bench(max_result_bytes=10)
+    ignored = {"pipe_ignore": True}
+    a = bench.job("a", **PAYLOAD, store_results=False, **(ignored if where == "actor" else {}))
+    b = bench.actor(lambda: bench.log.add("start", "b"), actor_name="b", store_results=False)
+    bench.start()
+    for times in (1, 2):
+        step = b.message_with_options(**(ignored if where == "next message" else {}))
+        dramatiq.pipeline([a.message("x", out="x" * 20), step], broker=bench.broker).run()
+        wait_until(lambda times=times: bench.starts("b") == times or bench.dead_letters)
+    assert (bench.starts("x"), bench.starts("b"), bench.dead_letters) == (1, 2, 0)
+
+
+def test_step_that_ignores_the_one_before_still_hands_its_own_result_on(bench):
+    """Its `pipe_ignore` is about what it is given: the next one must not be given None for a result that was lost."""
+    bench = bench(max_result_bytes=10)
+    a = bench.job("a", **PAYLOAD, store_results=False)
+    last = bench.actor(lambda value: bench.log.add("value", value), actor_name="last", store_results=False)
+    firsts = [bench.job(f"first{times}") for times in (1, 2)]
+    bench.start()
+    for times, first in enumerate(firsts, 1):
+        middle = a.message_with_options(args=("x",), kwargs={"out": "x" * 20}, pipe_ignore=True)
+        dramatiq.pipeline([first.message(times), middle, last.message()], broker=bench.broker).run()
+        wait_until(lambda times=times: len(values(bench)) == times or bench.dead_letters)
+    assert (bench.starts("x"), values(bench), bench.dead_letters) == (1, ["x" * 20], 1)
+
+
+def test_callback_is_never_given_none_for_a_result_that_was_not_kept(bench):
+    """`on_success` reads the result too."""
+    bench = bench(max_result_bytes=10)
+    bench.actor(lambda _data, result: bench.log.add("value", result), actor_name="done", store_results=False)
+    job = bench.job(**PAYLOAD, on_success="done", store_results=False)
+    bench.start()
+    for times in (1, 2):
+        job.send("a", out="x" * 20)
+        wait_until(lambda times=times: len(values(bench)) == times or bench.dead_letters)
+    assert (bench.starts("a"), values(bench)) == (1, ["x" * 20])
 
 
 # -- groups
@@ -377,6 +418,25 @@ def test_redelivered_member_of_a_group_does_not_count_twice(bench):
     assert bench.log.ends("slow") == 1
     assert bench.log.entries.index(("end", "slow")) < bench.log.entries.index(("start", "callback"))
     assert (bench.starts("quick"), bench.starts("callback")) == (1, 1)
+
+
+def test_redelivered_member_that_was_replayed_does_not_count_twice(bench):
+    """MF6 with MF5: the member got its twin's result; its redelivery must not bring the callback forward."""
+    bench = bench()
+    a = bench.job("a", **PAYLOAD)
+    caller(bench)
+    bench.start()
+    bench.result(a.send("quick"))
+    quick = a.message("quick")
+    group(bench, quick, a.message("slow", d=1.5)).run()
+    wait_until(lambda: bench.told("Replayed"))
+    (member,) = [each for each in bench.spy.enqueued if each.message_id == quick.message_id]
+    bench.broker.enqueue(member.copy())
+    wait_until(lambda: len(bench.told("Replayed")) + len(bench.told("Skipped")) == 2)
+    wait_until(lambda: bench.starts("callback"))
+    bench.join()
+    assert bench.log.entries.index(("end", "slow")) < bench.log.entries.index(("start", "callback"))
+    assert bench.starts("callback") == 1
 
 
 def test_group_waits_for_the_twin_outside(bench):

@@ -360,6 +360,35 @@ def test_fencing_token_grows_across_the_end_of_a_record(store):
     assert store.fence(claimed(store, request)) > max(before)
 
 
+def test_fencing_token_grows_although_an_overtaken_run_completes(store):
+    """The second run's token is the larger one; the first one's completion, and forgetting it, must not set it back."""
+    first = lapsed(store)
+    second = claimed(store)
+    token = store.fence(second)
+    assert token > store.fence(first) if store.fence(first) else True
+    store.complete(first, "1")
+    store.forget("pay:K", RETENTION)
+    assert store.fence(claimed(store)) > token
+
+
+def test_fencing_token_grows_although_a_run_without_a_claim_completes(store):
+    """One that was let through without a quorum has no counter of its own."""
+    claim = claimed(store)
+    token = store.fence(claim)
+    store.abandon(claim, State.FREE, "")
+    store.complete(store.unclaimed(LONG), "1")
+    store.forget("pay:K", RETENTION)
+    assert store.fence(claimed(store)) > token
+
+
+def test_run_without_a_claim_completes_a_key_that_was_forgotten_once(store):
+    """Its completion belongs to the generation that is in force, or the next delivery runs again."""
+    store.complete(claimed(store), "1")
+    store.forget("pay:K", RETENTION)
+    store.complete(store.unclaimed(LONG), "2")
+    assert isinstance(store.claim(LONG), Completed)
+
+
 @pytest.mark.parametrize("end", ["abandon", "takeover", "complete", "forget"])
 def test_fencing_token_of_a_run_that_is_over(store, end):
     """None, or the very same one as before: never one that belongs to somebody else."""

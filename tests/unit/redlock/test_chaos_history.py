@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chaos.history import Event, Hold, holds_of, lost_updates, overlaps, read, thin_leases, unordered_fences
+from tests.chaos.history import (
+    Event,
+    Hold,
+    holds_of,
+    late_writes,
+    lost_updates,
+    overlaps,
+    read,
+    refused_holders,
+    thin_leases,
+    unordered_fences,
+)
 
 
 def hold(start: float, end: float, fence: int | None = None, resource: str = "r", invoked: float | None = None) -> Hold:
@@ -140,14 +151,44 @@ def test_counting_up_is_in_order() -> None:
 # -- updates
 
 
+def writes(*values: int, resource: str = "r", token: str = "x") -> list[Event]:  # noqa: S107
+    """Return writes under one lease, from 1.1 on."""
+    return [
+        noted(1.1 + number / 100, "wrote", resource=resource, token=token, value=value)
+        for number, value in enumerate(values)
+    ]
+
+
 def test_update_that_was_lost_shows_as_a_value_written_twice() -> None:
-    steps = [noted(t, "wrote", resource="r", value=value) for t, value in enumerate([1, 2, 2, 3])]
-    assert lost_updates(steps) == [("r", 2)]
-    assert lost_updates([*steps[:2], steps[3]]) == []
+    grant = acquired(1.0, "x", 5.0)
+    assert lost_updates([grant, *writes(1, 2, 2, 3)]) == [("r", 2)]
+    assert lost_updates([grant, *writes(1, 2, 3)]) == []
 
 
 def test_counters_of_two_resources_are_two() -> None:
-    assert lost_updates([noted(1, "wrote", resource=name, value=1) for name in "ab"]) == []
+    events = [acquired(1.0, "x", 5.0), acquired(1.0, "y", 5.0, resource="other")]
+    assert lost_updates([*events, *writes(1), *writes(1, resource="other", token="y")]) == []
+
+
+def test_write_after_the_end_of_the_lease_is_no_fault_of_the_lock() -> None:
+    """Nor is what follows, since it may have set the counter back; what was before counts."""
+    late = noted(5.1, "wrote", resource="r", token="x", value=2)
+    later = [acquired(5.0, "y", 9.0), noted(5.2, "wrote", resource="r", token="y", value=2)]
+    events = [acquired(1.0, "x", 5.0), *writes(1, 2), *later, late]
+    assert late_writes(events) == [late]
+    assert lost_updates(sorted(events, key=lambda event: event["t"])) == []
+    assert lost_updates([acquired(1.0, "x", 5.0), *writes(1, 2, 2), late]) == [("r", 2)]
+
+
+# -- F3
+
+
+@pytest.mark.parametrize(
+    ("t", "accepted", "found"), [(2.0, False, 1), (2.0, True, 0), (5.5, False, 0)], ids=["held", "taken", "late"]
+)
+def test_holder_is_never_refused_by_a_fenced_store(t: float, accepted: bool, found: int) -> None:  # noqa: FBT001
+    events = [acquired(1.0, "x", 5.0), noted(t, "fenced", resource="r", token="x", fence=1, accepted=accepted)]
+    assert len(refused_holders(events)) == found
 
 
 # -- S4

@@ -1,0 +1,75 @@
+"""The verification's own judgement: nothing that is missing, skipped or unseen passes for verified."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.verify import LAYERS, Result, judged, main, summed, table
+
+
+def report(*cases: str) -> Result:
+    """Return what a JUnit report with these test cases adds up to."""
+    text = f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>"
+    return summed("layer", ET.fromstring(text))  # noqa: S314
+
+
+def case(outcome: str = "", **properties: int) -> str:
+    """Return a test case in JUnit's XML."""
+    listed = "".join(f'<property name="{name.replace("_", " ")}" value="{n}"/>' for name, n in properties.items())
+    return f'<testcase name="t"><properties>{listed}</properties>{outcome}</testcase>'
+
+
+def test_numbers_are_added_up() -> None:
+    result = judged(report(case(leases=3, injected_pause=2, observed_pause=1), case(leases=4, injected_pause=1)))
+    assert (result.tests, result.counts, result.injected, result.observed) == (
+        2,
+        {"leases": 7},
+        {"pause": 3},
+        {"pause": 1},
+    )
+    assert result.is_well
+
+
+@pytest.mark.parametrize(
+    ("cases", "problem"),
+    [
+        ([], "MISSING"),
+        ([case("<failure/>")], "1 tests failed"),
+        ([case("<error/>")], "1 tests failed"),
+        ([case(violations=2)], "2 violations"),
+        ([case('<skipped message="no netem"/>')], "SKIPPED: t: no netem"),
+        ([case(injected_pause=2, observed_pause=0)], "nobody met: pause"),
+        ([case(injected_restart=1, observed_restart=1)], "not injected: pause"),
+    ],
+    ids=["nothing run", "failure", "error", "violation", "skip", "unseen fault", "fault left out"],
+)
+def test_what_is_wrong_is_said(cases: list[str], problem: str) -> None:
+    needed = ["pause"] if problem.startswith("not injected") else []
+    result = judged(report(*cases), needed)
+    assert [each for each in result.problems if each.startswith(problem)]
+    assert not result.is_well
+    assert "FAILED" in table([result])
+    assert problem in table([result])
+
+
+def test_table_has_a_line_per_layer_and_the_bound() -> None:
+    text = table([judged(report(case(schedules=10_000))), judged(report(case()))])
+    assert "10,000 schedules: fewer than 0.0300% violate" in text
+    assert "FAILED" not in text
+
+
+def test_layers_have_files_of_their_own() -> None:
+    """A file in two layers would be counted twice, and one in none never run."""
+    simulation = [
+        path for layer in LAYERS if layer.name in ("models", "simulation", "virtual nodes") for path in layer.files()
+    ]
+    assert len(simulation) == len(set(simulation))
+    assert {path.name for path in simulation} == {path.name for path in simulation[0].parent.rglob("test_*.py")}
+
+
+def test_layer_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["no such layer"])
+    assert "no such layer" in capsys.readouterr().err
