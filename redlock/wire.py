@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import time
 from typing import Any
@@ -85,7 +84,7 @@ def vote(name: str, reply: Any, grants: int = 0) -> Vote:
     if isinstance(reply, ReplyError):
         return Vote(name, VoteKind.UNKNOWN, cause=str(reply), permanent=is_permanent(str(reply)))
     kind = _KINDS.get(reply[0]) if type(reply) is list and reply and type(reply[0]) is int else None
-    least = {VoteKind.GRANTED: grants, VoteKind.UNKNOWN: _REFUSAL_FIELDS, VoteKind.REFUSED: 0, None: math.inf}[kind]
+    least = _REFUSAL_FIELDS if kind is VoteKind.UNKNOWN else grants if kind is VoteKind.GRANTED else 0
     if kind is None or len(reply) - 1 < least:
         return Vote(name, VoteKind.UNKNOWN, cause=f"unexpected reply {str(reply)[:80]}")
     rest = tuple([_text(value) for value in reply[1:]])

@@ -165,7 +165,17 @@ def run(layer: Layer) -> Result:
         BUILD / f"verify-{layer.name.replace(' ', '-')}.log",
     )
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *layer.options, *map(str, files)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-o",
+        "junit_family=xunit1",
+        f"--junitxml={report}",
+        *layer.options,
+        *map(str, files),
+    ]
     started = time.monotonic()
     with log.open("wb") as output:
         status = subprocess.run(

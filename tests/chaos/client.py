@@ -56,7 +56,9 @@ class Client:
             **self._settings["options"],
         )
         options = {"socket_timeout": 0.05, "socket_connect_timeout": 0.05, "retry": Retry(NoBackoff(), 0)}
-        self._nodes = [redis.Redis.from_url(url, decode_responses=True, **options) for url in self._settings["urls"]]
+        self._nodes = [
+            redis.Redis.from_url(url, decode_responses=True, **options) for url in self._settings["looks_at"]
+        ]
 
     def run(self) -> None:
         """Go on until SIGTERM."""

@@ -47,6 +47,7 @@ def judge(record_property: Callable[[str, object], None]) -> Callable[..., Outco
         print(outcome)
         assert fleet.logs() == ""
         assert outcome.holds
+        assert happens(lambda: not _left(names), within=2 * fleet.ttl + 1.0), f"nobody owns {_left(names)}"
         for kind, count in outcome.injected.items():
             assert outcome.observed[kind] >= max(1, count * noticed), outcome
         assert expected or not violations, outcome
@@ -59,6 +60,16 @@ def judge(record_property: Callable[[str, object], None]) -> Callable[..., Outco
 def names_of(urls: list[str]) -> list[str]:
     """Return the nodes' names as clients report them."""
     return [url.removeprefix("redis://") + "/0" for url in urls]
+
+
+def _left(names: list[str]) -> list[str]:
+    """Return lock keys, and keys without an end but for the marker; after the last lease there are none."""
+    keys = [(name, key) for name in names for key in ask(f"redis://{name}", "KEYS", "*")]
+    return [
+        key
+        for name, key in keys
+        if key.startswith("redlock:lock:") or (key != "redlock:marker" and ask(f"redis://{name}", "PTTL", key) == -1)
+    ]
 
 
 def times(count: int) -> range:
@@ -151,7 +162,7 @@ def test_networks(nodes3: LocalNodes, tmp_path: Path, judge: Any, record_propert
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in nodes3]
         urls = [proxy.url for proxy in proxies]
-        fleet = stack.enter_context(Fleet(tmp_path, urls))
+        fleet = stack.enter_context(Fleet(tmp_path, urls, looks_at=nodes3.urls))
         for number in times(9 * 7):
             mode = list(MODES)[number % 9]
             index = fleet.random.randrange(3)

@@ -100,9 +100,19 @@ class ClaimWorld(World):
         self.on_restart = self.start_worker
         if self.rng.random() < 0.7:
             self.mark(round(TTL * 1000))
-        for key in ("k",) if self.rng.random() < 0.75 else ("k", "l"):
-            for _ in range(self.rng.choice((1, 2, 2, 3))):
-                self.queue.append((self.rng.choice((0.0, 0.5, self.rng.uniform(0.0, 20.0))), Delivery(key)))
+        self._fill_queue()
+
+    def _fill_queue(self) -> None:
+        rng = self.rng
+        if self.plot in ("lonely", "again") and rng.random() < 0.6:
+            # Nobody asks for the key while nodes forget and are repaired, for the sake of another key.
+            moments = [(0.0, "k"), (rng.uniform(28.0, 48.0), "k"), *((rng.uniform(2.0, 30.0), "l") for _ in range(7))]
+        else:
+            keys = ("k",) if rng.random() < 0.75 else ("k", "l")
+            counts = {key: rng.choice((2, 2, 3, 4)) for key in keys}
+            times = (0.0, 0.5, rng.uniform(0.0, 20.0), rng.uniform(15.0, 50.0))
+            moments = [(rng.choice(times), key) for key, count in counts.items() for _ in range(count)]
+        self.queue += [(time, Delivery(key)) for time, key in moments]
 
     # -- the queue
 
@@ -282,13 +292,18 @@ class Worker:
                 if until is None and not self.world.queue:
                     if not any(self.world.in_hand.values()):
                         return
-                yield Sleep(0.7)
+                yield Sleep(self._until_next())
                 continue
             try:
                 yield from self._process(delivery)
             except InterruptedPlanError:
                 self.world.seen["interrupted"] += 1
                 self.world.put_back(self.process, delivery, 1.0)
+
+    def _until_next(self) -> float:
+        """Return how long to wait for a delivery."""
+        due = min((time for time, _ in self.world.queue), default=0.0)
+        return max(0.5, min(due - self.world.scheduler.now, 5.0))
 
     def _note(self, kind: str, key: str, token: str, until: float = 0.0, more: Any = None) -> None:
         world = self.world

@@ -164,9 +164,9 @@ def _heal(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list
     first, second, third = nodes
     when = rng.uniform(0.5, 4.0)
     return [
-        Fault("cut", third, _soon(rng), 0.3, "grant", rng.choice((1, 1, 2)), ALL),
+        Fault("cut", third, _soon(rng), rng.choice((0.3, 2 * ttl)), "grant", rng.choice((1, 1, 2)), ALL),
         Fault("crash, data lost", first, when, 0.02),
-        Fault("crash, data lost", second, when + rng.uniform(0.2, 5.0), 0.02),
+        Fault("crash, data lost", second, when + rng.uniform(0.2, 6.0), 0.02),
     ]
 
 

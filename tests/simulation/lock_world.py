@@ -78,7 +78,7 @@ class LockWorld(World):
         self.excluded = excluded
         self.horizon = choose.choice((10.0, 20.0, 30.0))
         limits = Limits(remembering=nodes // 2 + 1 if profile == "mixed" else 0)
-        plots = {"mixed": ("", "raise", "keep", "alone", "relay"), "uniform": ("",) * 6 + ("heal",)}.get(profile, ())
+        plots = {"mixed": ("", "raise", "raise", "keep", "alone", "relay"), "uniform": ("",) * 5 + ("heal",)}.get(profile, ())
         super().__init__(
             seed,
             nodes,
@@ -93,8 +93,8 @@ class LockWorld(World):
         self.resources = ["x"] if self.rng.random() < 0.8 else ["x", "y"]
         self.rounds = choose.choice((1, 2, 3))
         self.terms: list[tuple[Process, str, str, str, Term]] = []
-        self.habits = (1, 2, 2, 6) if self.plot == "relay" else (2, 3, 4, 2)
-        """How often a lease is released, left to expire, extended, handed over."""
+        self.polls = self.plot in ("raise", "alone", "relay")
+        """Whether clients ask again soon, rather than when the holder's lease ends: that admits nodes sooner."""
         self.on_restart = self.start_user
         if profile == "mixed" or self.rng.random() < 0.2:
             self.mark(round(TTL * 1000))
@@ -205,7 +205,7 @@ class User:
     def _round(self, resource: str) -> Plan[None]:
         rng, settings = self.rng, self.settings
         ttl = rng.choice((settings.max_ttl, settings.max_ttl, TTL, TTL / 4))
-        for _ in range(3):
+        for _ in range(6 if self.world.polls else 3):
             began = self.world.scheduler.now
             try:
                 grant = yield from self.protocol.acquire(
@@ -213,7 +213,7 @@ class User:
                 )
             except LockHeldError as error:
                 self.world.seen["LockHeldError"] += 1
-                if error.retry_after is not None and rng.random() < 0.7:
+                if error.retry_after is not None and rng.random() < (0.2 if self.world.polls else 0.7):
                     yield Sleep(max(0.0, error.retry_after + rng.choice((-0.003, 0.001, 0.004, 0.02, 0.5))))
                 else:
                     yield Sleep(rng.uniform(0.02, 3.0))
@@ -253,13 +253,16 @@ class User:
     def _hold(self, grant: Grant, began: float, script: str) -> Plan[None]:
         term = self._note_grant(grant, began, script)
         rng = self.rng
-        what = rng.choices(("release", "expire", "extend", "hand over"), self.world.habits)[0]
+        habits = (2, 3, 4, 2)
+        if self.world.plot == "relay":  # somebody else goes on with it, for long
+            habits = (1, 6, 1, 0) if self.settings.max_ttl == LONG else (1, 1, 2, 8)
+        what = rng.choices(("release", "expire", "extend", "hand over"), habits)[0]
         if what == "extend":
             for _ in range(rng.choice((1, 2, 4))):
                 yield Sleep(term.remaining() * rng.choice((0.1, 0.33, 0.33, 0.8, 0.97)))
                 if not (yield from self._extend(grant, term)):
                     break
-            what = rng.choice(("release", "expire"))
+            what = rng.choice(("release", "expire", "hand over"))
         if what == "hand over":
             yield Sleep(term.remaining() * rng.random())
             self._note("stopped", term, grant.token)
@@ -291,7 +294,7 @@ class User:
         """Go on with another process's lease, perhaps too late."""
         rng, settings = self.rng, self.settings
         yield Sleep(rng.choice((0.0, 0.5, TTL * rng.random() * 1.3)))
-        ttl_ms = settings.ttl_ms("ttl", rng.choice((settings.max_ttl, TTL, TTL / 4)))
+        ttl_ms = settings.ttl_ms("ttl", rng.choice((settings.max_ttl, settings.max_ttl, TTL, TTL / 4)))
         began = self.world.scheduler.now
         try:
             grant = yield from self.protocol.attach(resource, token, ttl_ms)

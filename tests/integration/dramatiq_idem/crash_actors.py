@@ -147,7 +147,7 @@ Idempotency(store=store, observers=[Front], observer=observe, **SETTINGS["option
 broker.middleware.insert(0, Front())
 
 
-@dramatiq.actor(store_results=True, min_backoff=1, max_backoff=1)
+@dramatiq.actor(store_results=True, **SETTINGS["actor"])
 def job(x=None, d=0.0, out=42):
     """Take effect once; x says whether the first attempt is to fail."""
     note("start", x)

@@ -117,6 +117,23 @@ def test_wait_for_a_busy_key_is_bounded(bench, monkeypatch, why):
     assert bench.starts() == 1
 
 
+def test_short_outage_while_a_busy_key_is_waited_for(workbench, proxied):
+    """It gets the same patience as any other: the time that was waited before is not the nodes' fault."""
+    bench = workbench(urls(proxied), on_busy="wait", on_unavailable="fail", lease=3_000)
+    job = bench.job(**PAYLOAD)
+    bench.start()
+    first = job.send("a", d=4.0)
+    wait_until(bench.starts)
+    second = job.send("a", d=4.0)
+    time.sleep(2.6)
+    set_all(proxied, "refuse")
+    time.sleep(0.5)
+    set_all(proxied, "pass")
+    assert [bench.result(message) for message in (first, second)] == [42, 42]
+    bench.join()
+    assert (bench.starts(), bench.dead_letters) == (1, 0)
+
+
 def test_skip_what_is_busy(bench, caplog):
     """By name, and said at boot: it is gone, without a result, whatever becomes of the first."""
     bench = bench()

@@ -66,8 +66,8 @@ class Cell:
 class Rig(WorkerRig):
     """A rig whose workers load the matrix's actors."""
 
-    def __init__(self, directory, nodes, broker, results):
-        super().__init__(directory, nodes, broker, results)
+    def __init__(self, directory, nodes, broker, results, **options):
+        super().__init__(directory, nodes, broker, results, **options)
         module = Path(__file__).with_name("crash_actors.py").read_text("utf-8")
         (directory / "rig_actors.py").write_text(module, "utf-8")
         self.nodes = nodes
@@ -200,3 +200,17 @@ def test_crash(rig, table, point):
     assert (cell.next_steps, cell.result) == (1, "42"), rig.lines
     assert (cell.messages_left, cell.claims_left, cell.dead_letters) == (0, 0, 0), rig.lines
     assert rig.killed == (point != "none")
+
+
+def test_result_of_an_orphan_that_was_stored_stays(tmp_path, shared, broker_url):
+    """Promise 4: killed between result and completion, it is left to people; whoever read 42 reads no failure then."""
+    with Rig(tmp_path, shared.urls, broker_url, broker_url, actor={"idempotency_on_orphan": "dead_letter"}) as rig:
+        message = rig.send(rig.job("x"))
+        with rig.worker(KILL="before completion") as process:
+            rig.wait_for_death(process)
+        assert rig.result(message) == 42
+        with rig.worker():
+            rig.wait(lambda: rig.dead_letters)
+            rig.wait(rig.is_drained)
+        assert rig.result(message) == 42
+        assert rig.count("effect") == 1

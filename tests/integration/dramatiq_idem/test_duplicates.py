@@ -213,6 +213,19 @@ def test_one_message_asks_to_be_run_again(bench):
     assert bench.starts() == 2
 
 
+def test_messages_that_are_run_again_by_choice_still_run_one_at_a_time(bench):
+    """`on_done="run"` gives up promise 3, not promise 2."""
+    bench = bench()
+    job = bench.job(**PAYLOAD, idempotency_on_done="run")
+    bench.start()
+    bench.result(job.send("a", d=0.4))
+    wait_until(lambda: bench.states() == {"done"})
+    for message in [job.send("a", d=0.4) for _ in range(2)]:
+        bench.result(message)
+    assert bench.starts() == 3
+    assert bench.log.most_at_once() == 1
+
+
 # -- other arguments
 
 

@@ -160,11 +160,11 @@ def test_runner_belongs_to_one_thread(broker):
     assert add(1)[0] == "instead"
 
 
-def test_generic_actor_is_wrapped():
+def test_generic_actor_is_wrapped(monkeypatch):
     """Its function is an instance; its `perform` is reached through the wrapper."""
     broker = StubBroker()
     Idempotency(store=MemoryStore()).install(broker)
-    dramatiq.set_broker(broker)
+    monkeypatch.setattr("dramatiq.broker.global_broker", broker)
 
     class Work(dramatiq.GenericActor):
         def perform(self, x):
