@@ -14,6 +14,7 @@ if not hasattr(redlock, "Term"):
         "reinstall dramatiq-idem"
     )
 
+from dramatiq_idem.body import LeaseLostInterrupt
 from dramatiq_idem.errors import (
     AcknowledgementHeldError,
     ClaimBusyError,
@@ -42,6 +43,7 @@ __all__ = [
     "IdempotencyError",
     "KeyDerivationError",
     "KeyReusedError",
+    "LeaseLostInterrupt",
     "LeftUnacknowledgedError",
     "MemoryStore",
     "MessageRefusedError",

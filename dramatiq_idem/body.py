@@ -58,9 +58,12 @@ class Interrupter:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._target: int | Any | None = None
+        self._is_fired = False
 
     def __enter__(self) -> None:
         with self._mutex:
+            if self._is_fired:
+                raise LeaseLostInterrupt
             self._target = _current_greenlet() or threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
@@ -70,8 +73,9 @@ class Interrupter:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(target), None)
 
     def fire(self) -> None:
-        """Raise LeaseLostInterrupt in the body if it still runs."""
+        """Raise LeaseLostInterrupt in the body, if it still runs or as soon as it begins."""
         with self._mutex:
+            self._is_fired = True
             if isinstance(self._target, int):
                 raise_thread_exception(self._target, LeaseLostInterrupt)  # type: ignore[no-untyped-call]
             elif self._target is not None:

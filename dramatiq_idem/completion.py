@@ -52,7 +52,8 @@ class Completion:
             return
         delivery.finished_at = clock()
         if delivery.unclaimed is not None and exception is None and not message.failed:
-            self._desk.store.complete(delivery.unclaimed, encode_result(result, self._max_result_bytes))
+            claim = self._desk.store.unclaimed(delivery.unclaimed)
+            self._desk.store.complete(claim, encode_result(result, self._max_result_bytes))
         if delivery.claim is None:
             return
         if exception is None and not message.failed:

@@ -14,9 +14,9 @@ from typing import Any
 
 from dramatiq import Broker, Message
 from dramatiq.broker import MessageProxy
-from dramatiq.results import Results
+from dramatiq.results import ResultError, ResultMissing, Results
 
-from dramatiq_idem.claim import Claim
+from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.judgement import Busy
 from dramatiq_idem.policies import DEFERRALS
 from dramatiq_idem.rules import MessageRules
@@ -29,6 +29,8 @@ __all__ = [
     "decode_result",
     "deferred_copy",
     "encode_result",
+    "has_follow_up",
+    "has_stored_result",
     "is_result_wanted",
     "mute_results",
     "of",
@@ -57,7 +59,7 @@ class Delivery:
 
     rules: MessageRules | None = None
     claim: Claim | None = None
-    unclaimed: Claim | None = None
+    unclaimed: ClaimRequest | None = None
     keeper: Keeper | None = None
     result: str = ""
     finished_at: float | None = None
@@ -125,16 +127,42 @@ def mute_results(message: MessageProxy) -> None:
 
 
 def is_result_wanted(broker: Broker, message: MessageProxy) -> bool:
-    """Return whether somebody reads the message's result: it is stored, or handed to the next step of a pipeline."""
-    if message.options.get("pipe_target") is not None and not message.options.get("pipe_ignore"):
-        return True
+    """Return whether somebody reads the message's result: a store, the next step of a pipeline, or a callback."""
     options = broker.get_actor(message.actor_name).options
+    if message.options.get("on_success") or options.get("on_success"):
+        return True
+    target = message.options.get("pipe_target")
+    if target is not None and not (target.get("options", {}).get("pipe_ignore") or options.get("pipe_ignore")):
+        return True
     stored = [
         message.options.get("store_results", options.get("store_results", middleware.store_results))
-        for middleware in broker.middleware
-        if isinstance(middleware, Results)
+        for middleware in _results(broker)
     ]
     return any(stored)
+
+
+def has_follow_up(broker: Broker, message: MessageProxy) -> bool:
+    """Return whether something goes on after the message: a pipeline, a group, a callback."""
+    follow_ups = ("pipe_target", "group_completion_uuid", "on_success")
+    actor_options = broker.get_actor(message.actor_name).options
+    return any(message.options.get(name) for name in follow_ups) or bool(actor_options.get("on_success"))
+
+
+def has_stored_result(broker: Broker, message: MessageProxy) -> bool:
+    """Return whether a result of this message is stored already, be it a failure."""
+    for middleware in _results(broker):
+        try:
+            middleware.backend.get_result(message)
+        except ResultMissing:
+            continue
+        except ResultError:
+            pass
+        return True
+    return False
+
+
+def _results(broker: Broker) -> list[Results]:
+    return [middleware for middleware in broker.middleware if isinstance(middleware, Results)]
 
 
 def decode_result(text: str) -> Any:

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from dramatiq import Broker
@@ -22,7 +23,15 @@ from dramatiq_idem import delivery as deliveries
 from dramatiq_idem import events
 from dramatiq_idem.body import Interrupter, expect_body
 from dramatiq_idem.claim import Claim, ClaimRequest, Outcome
-from dramatiq_idem.delivery import Delivery, decode_result, deferred_copy, is_result_wanted, mute_results
+from dramatiq_idem.delivery import (
+    Delivery,
+    decode_result,
+    deferred_copy,
+    has_follow_up,
+    has_stored_result,
+    is_result_wanted,
+    mute_results,
+)
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
 from dramatiq_idem.errors import (
     ClaimBusyError,
@@ -31,18 +40,21 @@ from dramatiq_idem.errors import (
     OptionError,
     StoreUnavailableError,
 )
-from dramatiq_idem.judgement import Busy, Unavailable
+from dramatiq_idem.judgement import Busy, Completed, Unavailable
 from dramatiq_idem.policies import DEFERRALS
 from dramatiq_idem.record import State
 from dramatiq_idem.rules import MessageRules, Rulebook
 from dramatiq_idem.runs import Run, enter_run, leave_run
-from dramatiq_idem.verdict import Refuse, Replay, RunIt, RunUnprotected, Skip, decide
+from dramatiq_idem.verdict import Defer, Refuse, Replay, RunIt, RunUnprotected, Skip, decide
 from redlock import clock
 
 __all__ = ["Entry"]
 
 _LONGEST_WAIT, _WAIT_PAUSE = 30.0, 0.1
 """Seconds for which a worker waits for a busy key, where it is to wait, and between two looks."""
+
+_REPLAYS = "%replay:"
+"""Begins the names of records of replays; in other names an actor's percent signs are encoded."""
 
 _logger = logging.getLogger("dramatiq_idem")
 
@@ -90,13 +102,15 @@ class Entry:
         started = clock()
         outcome = self._claim(request, waits=policy.on_busy == "wait")
         action = decide(outcome, rules, message.message_id, is_result_wanted=is_result_wanted(broker, message))
+        if isinstance(action, Replay) and has_follow_up(broker, message):
+            action = self._claim_replay(message, delivery, request, action)
         if isinstance(action, RunIt):
             self._run(message, delivery, action.claim)
             self._desk.tell(events.Claimed, message, delivery, action.claim.record.takeovers, clock() - started)
         elif isinstance(action, RunUnprotected):
             self._desk.tell(events.Unprotected, message, delivery, action.reason)
             if action.reason == "unavailable":
-                delivery.unclaimed = self._desk.store.unclaimed(request)
+                delivery.unclaimed = request
         elif isinstance(action, Replay):
             self._desk.tell(events.Replayed, message, delivery, action.record.message_id)
             result = decode_result(action.record.tail)
@@ -108,7 +122,7 @@ class Entry:
             mute_results(message)
             raise SkipMessage(f"{rules.key!r} is {action.reason}")
         elif isinstance(action, Refuse):
-            self._refuse(message, delivery, action)
+            self._refuse(broker, message, delivery, action)
         else:
             self._defer(broker, message, delivery, action.busy, action.detail)
 
@@ -117,20 +131,36 @@ class Entry:
         try:
             rules = delivery.rules = self._rules.of(broker, message)
         except (OptionError, KeyDerivationError) as error:
-            self._refuse(message, delivery, Refuse(MessageRefusedError(str(error))))
+            self._refuse(broker, message, delivery, Refuse(MessageRefusedError(str(error))))
         if rules.key is None and rules.policy.idempotent and rules.policy.require_key:
             reason = "its arguments give no idempotency key, and one is required"
-            self._refuse(message, delivery, Refuse(MessageRefusedError(reason)))
+            self._refuse(broker, message, delivery, Refuse(MessageRefusedError(reason)))
         return rules
+
+    def _claim_replay(
+        self, message: MessageProxy, delivery: Delivery, request: ClaimRequest, replay: Replay
+    ) -> Replay | Skip | Defer:
+        """Claim a replay like a run of its own: what follows it must not follow twice if it is redelivered, too."""
+        name = f"{_REPLAYS}{request.name}:{message.message_id}"
+        outcome = self._claim(replace(request, name=name, message_id="", fingerprint=""), waits=False)
+        if isinstance(outcome, Completed):
+            return Skip(replay.record, "replayed already")
+        if isinstance(outcome, Claim):
+            delivery.claim = outcome
+            delivery.keeper = self._desk.store.keep(outcome, lambda _cause: None)
+            return replay
+        return Defer(outcome if isinstance(outcome, Busy) else None, "its replay is under way or cannot be claimed")
 
     def _claim(self, request: ClaimRequest, *, waits: bool) -> Outcome:
         """Claim, with some patience while no quorum can be asked; or, by choice, while somebody else runs the key."""
         outcome = self._desk.store.claim(request)
         began = clock()
+        down_since = began if isinstance(outcome, Unavailable) else None
         while self._desk.stopping_at is None:
-            if isinstance(outcome, Unavailable) and clock() - began < PATIENCE:
+            if isinstance(outcome, Unavailable):
+                down_since = down_since or clock()
                 # one thread at a time tries; when it succeeds the others follow at once
-                if not self._probe.acquire(timeout=PATIENCE):
+                if clock() - down_since >= PATIENCE or not self._probe.acquire(timeout=PATIENCE):
                     break
                 try:
                     outcome = self._desk.store.claim(request)
@@ -139,6 +169,7 @@ class Entry:
                 finally:
                     self._probe.release()
             elif isinstance(outcome, Busy) and waits and clock() - began < _LONGEST_WAIT:
+                down_since = None
                 time.sleep(min(_WAIT_PAUSE, outcome.left))
                 outcome = self._desk.store.claim(request)
             else:
@@ -180,10 +211,12 @@ class Entry:
         self._desk.tell(events.DoubleRun, message, delivery, other.message_id or message.message_id)
         return decode_result(other.tail) if other.tail else result
 
-    def _refuse(self, message: MessageProxy, delivery: Delivery, refusal: Refuse) -> NoReturn:
+    def _refuse(self, broker: Broker, message: MessageProxy, delivery: Delivery, refusal: Refuse) -> NoReturn:
         """Send a message to the dead letters without running it."""
         if refusal.claim is not None:
             self._desk.store.abandon(refusal.claim, State.FAILED, str(refusal.error))
+            if has_stored_result(broker, message):  # of the run that died behind it; it must not become a failure
+                mute_results(message)
         self._desk.tell(events.DeadLettered, message, delivery, str(refusal.error))
         message.fail()
         raise refusal.error

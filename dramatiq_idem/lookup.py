@@ -39,6 +39,12 @@ class Lookup:
         highest = max((record.generation for record in records), default=0)
         return agreed([record for record in records if record.generation == highest], self._quorums)
 
+    def generation(self, name: str) -> Plan[int]:
+        """Return the highest generation of a key that a node knows."""
+        votes = yield from self.look(name)
+        records = [_record(str(vote.reply[0])) for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0]]
+        return max((record.generation for record in records if record), default=0)
+
     def forget(self, name: str, retention_ms: int, *, force: bool) -> Plan[int]:
         """Begin a new generation of a key on all nodes; return it.
 

@@ -122,7 +122,10 @@ class MemoryStore:
     def unclaimed(self, request: ClaimRequest) -> Claim:
         """Return what a completion without a claim is recorded under."""
         now = self._clock()
-        record = Record(State.RUNNING, 0, 0, new_token(), 0, 0, request.fingerprint, request.message_id)
+        with self._mutex:
+            entry = self._entry(request.name, now)
+        generation = entry.record.generation if entry else 0
+        record = Record(State.RUNNING, generation, 0, new_token(), 0, 0, request.fingerprint, request.message_id)
         return Claim(request, record, Term(request.name, 0.0, now, now, self._clock))
 
     def forget(self, name: str, retention_ms: int, *, force: bool = False) -> int:
@@ -133,7 +136,7 @@ class MemoryStore:
             if entry and entry.record.state is State.RUNNING and entry.lease_until > now and not force:
                 raise ForgetError(f"{name!r} is running")
             generation = entry.record.generation + 1 if entry else 1
-            fence = entry.record.fence if entry else 0
+            fence = max(entry.record.fence if entry else 0, int(time.time()) * _FENCES_A_SECOND)
             record = Record(State.FORGOTTEN, generation, fence, "", 0, 0, "", "")
             self._entries[name] = _Entry(record, now, now + retention_ms / 1000)
         return generation

@@ -73,7 +73,10 @@ class Rulebook:
 
     def warnings(self) -> list[str]:
         """Return what the declared actors' options give up."""
-        given_up = (("on_busy", "skip", "a message may be lost"), ("on_done", "run", "a completed message runs again"))
+        given_up = (
+            ("on_busy", "skip", "a message may be lost"),
+            ("on_done", "run", "a completed message runs again, two copies even at once"),
+        )
         return [
             f"actor {name!r} has {option}={value!r}: {loss}"
             for name, (_, rules) in self._actors.items()

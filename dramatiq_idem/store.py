@@ -172,7 +172,8 @@ class RedlockStore:
     def unclaimed(self, request: ClaimRequest) -> Claim:
         """Return what a completion without a claim is recorded under."""
         now = clock()
-        record = Record(State.RUNNING, 0, 0, new_token(), 0, 0, request.fingerprint, request.message_id)
+        generation = self._nodes.run(self._lookup.generation(request.name))
+        record = Record(State.RUNNING, generation, 0, new_token(), 0, 0, request.fingerprint, request.message_id)
         return Claim(request, record, Term(request.name, 0.0, now, now, clock))
 
     def forget(self, name: str, retention_ms: int, *, force: bool = False) -> int:

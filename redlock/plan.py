@@ -95,9 +95,10 @@ def take_back(undo: Command, votes: Sequence[Vote] | None, nodes: int, timeout: 
     A node that did not answer gets its undo from the driver, right behind the command; so where it cannot be reached
     now, it need not be told by this round too. Without votes (the attempt was interrupted) everybody may have written.
     """
-    kinds = [vote.kind for vote in votes] if votes else [VoteKind.UNKNOWN] * nodes
+    if votes is None:
+        return Broadcast((undo,) * nodes, timeout, nobody)
     commands = {VoteKind.GRANTED: undo, VoteKind.UNKNOWN: replace(undo, worth=0.0), VoteKind.REFUSED: None}
-    return Broadcast(tuple(commands[kind] for kind in kinds), timeout, nobody)
+    return Broadcast(tuple(commands[vote.kind] for vote in votes), timeout, nobody)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Schedules of claims: deliveries of a few keys are run once, while workers and nodes die, forget and are repaired.
 
-Each worker takes deliveries, claims, runs a body under a renewed claim, and records its completion or gives up; it asks
-the record first where its lease was lost or an earlier run may still be under way. Deliveries come back when a worker is
-killed, when an acknowledgement is lost, and when a key was busy or no quorum could be asked. A repair runs in the
-background of the worker that meets a node without rights; now and then an operator forgets a key.
+Each worker takes deliveries, claims, runs a body under a renewed claim, and records its completion or gives up; where
+its lease was lost, or an earlier run may still be under way, it asks the record first. Deliveries come back when a worker
+is killed, an acknowledgement is lost, a key was busy or no quorum could be asked. A repair runs in the background of the
+worker that meets a node without rights; now and then an operator forgets a key.
 
 Kept: as many nodes that remember as a repair reads. A restart counts as forgetting here, also with all data kept.
 """
@@ -46,7 +46,9 @@ PROFILES = ("usual", "liveness")
 TTL = 10.0
 RETENTION_MS = 86_400_000
 _REPAIR_PAUSES = (0.2, 1.0, 2.0, 5.0, 10.0)
-name_scripts([made for module in (scripts, claims, lookup, repair) for made in vars(module).values() if isinstance(made, Script)])
+name_scripts(
+    [made for module in (scripts, claims, lookup, repair) for made in vars(module).values() if isinstance(made, Script)]
+)
 
 
 def profile_of(seed: int) -> str:
@@ -194,7 +196,6 @@ class ClaimWorld(World):
         done = [entry.time - began for entry in self.history if entry.kind == "recorded" and entry.key == "fresh 0"]
         self.history.add("goal", scheduler.now, "", "fresh", more=("L1", wait, done[0] if done else None))
 
-
     def _is_half_entitled(self) -> bool:
         markers = [host.node.data.get(self.settings[0].key("marker")) for host in self.hosts]
         entitled = sum(marker is not None and " records " in marker[0] for marker in markers)
@@ -229,7 +230,9 @@ class Worker:
         self.rng = world.rng
         self.lease_ms = round(TTL * 1000)
         observer = world._observed
-        self.rules = ClaimProtocol(settings, world.quorums, process.clock, world.new_token, observer, self._on_forgetful)
+        self.rules = ClaimProtocol(
+            settings, world.quorums, process.clock, world.new_token, observer, self._on_forgetful
+        )
         self.lookup = Lookup(settings, world.quorums)
         locks = LockProtocol(settings, world.size, process.clock, world.new_token, observer)
         self.repair = Repair(settings, world.quorums, locks, observer, [address.name for address in world.addresses])
@@ -289,9 +292,8 @@ class Worker:
         while until is None or self.world.scheduler.now < until:
             delivery = self.world.take(self.process)
             if delivery is None:
-                if until is None and not self.world.queue:
-                    if not any(self.world.in_hand.values()):
-                        return
+                if until is None and not self.world.queue and not any(self.world.in_hand.values()):
+                    return
                 yield Sleep(self._until_next())
                 continue
             try:

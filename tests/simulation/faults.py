@@ -18,7 +18,16 @@ from tests.simulation.sim_nodes import MARKER_KIND
 
 __all__ = ["KINDS", "Fault", "Limits", "Saboteur", "draw", "plot"]
 
-NODE_KINDS = ("crash, data kept", "crash, data lost", "crash, data partly lost", "flush", "failover", "freeze", "cut", "script flush")
+NODE_KINDS = (
+    "crash, data kept",
+    "crash, data lost",
+    "crash, data partly lost",
+    "flush",
+    "failover",
+    "freeze",
+    "cut",
+    "script flush",
+)
 PROCESS_KINDS = ("pause", "kill", "interrupt")
 KINDS = NODE_KINDS + PROCESS_KINDS
 FORGETTING = ("crash, data lost", "crash, data partly lost", "flush", "failover")
@@ -122,7 +131,9 @@ def _raise(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> lis
         away = Fault("cut", first, _soon(rng), lasts, "refusal", rng.choice((1, 1, 2)), ALL)
     else:
         away = Fault("cut", first, rng.uniform(0.0, 1.5), lasts, amount=ALL)
-    cut_off = Fault("cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes))
+    cut_off = Fault(
+        "cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes)
+    )
     return [away, Fault("crash, data lost", second, rng.uniform(0.5, 6.0), 0.02), cut_off]
 
 
@@ -156,7 +167,9 @@ def _relay(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> lis
     first, second, third = nodes
     when = rng.uniform(0.5, 8.0)
     again = when + ttl * 1.02 + rng.uniform(0.1, 3.0)
-    cut_off = Fault("cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes))
+    cut_off = Fault(
+        "cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes)
+    )
     return [Fault("crash, data lost", first, when, 0.02), Fault("crash, data lost", second, again, 0.02), cut_off]
 
 
@@ -196,7 +209,9 @@ def _again(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> lis
         Fault("crash, data lost", first, rng.uniform(0.3, 3.0), 0.02),
         Fault("cut", third, 0.0, 3 * ttl, "completing", 1, 1 << worker, of=worker),
         Fault("kill", worker, rng.uniform(0.6, 1.2), 30.0, "completing", 1),
-        Fault("failover", first, _soon(rng), rng.choice((0.001, 0.003)), "copy", rng.choice((1, 2)), rng.choice((1, 2, 3))),
+        Fault(
+            "failover", first, _soon(rng), rng.choice((0.001, 0.003)), "copy", rng.choice((1, 2)), rng.choice((1, 2, 3))
+        ),
         Fault("cut", second, rng.uniform(1.0, 2.5) * ttl, 2 * ttl, "completing", 1, ALL, of=worker),
     ]
 
@@ -290,24 +305,15 @@ class Saboteur:
             return
         world.seen[f"fault: {fault.kind}"] += 1
         world.tell(f"n{host.index}", f"*** {fault.kind} for {fault.lasts:.3f} s")
-        if fault.kind.startswith("crash"):
-            self._crash(host, fault)
-        elif fault.kind == "flush":
-            host.node.flush()
-            host.forgot_without_restart = True
-            world.history.add("forgot", world.now, f"n{host.index}")
-        elif fault.kind == "script flush":
-            host.node.scripts.clear()
-        elif fault.kind == "failover":
-            self._failover(host, fault)
-        elif fault.kind == "freeze":
-            host.frozen_until = world.now + fault.lasts
-        elif fault.kind == "cut":
-            for index, process in enumerate(self._processes):
-                if fault.amount >> index & 1:
-                    self._network.cut_until[process.name, host.index] = world.now + fault.lasts
-        else:  # a clock step breaks an assumption: for mutants only
-            host.node.offset += fault.lasts
+        carry_out = {
+            "flush": self._flush,
+            "failover": self._failover,
+            "freeze": self._freeze,
+            "cut": self._cut,
+            "script flush": self._flush_scripts,
+            "clock step": self._step,
+        }
+        carry_out.get(fault.kind, self._crash)(host, fault)
 
     def _strike_process(self, process: Process, fault: Fault) -> None:
         world = self._world
@@ -355,6 +361,26 @@ class Saboteur:
         return False
 
     # -- nodes
+
+    def _flush(self, host: VirtualHost, _fault: Fault) -> None:
+        host.node.flush()
+        host.forgot_without_restart = True
+        self._world.history.add("forgot", self._world.now, f"n{host.index}")
+
+    def _flush_scripts(self, host: VirtualHost, _fault: Fault) -> None:
+        host.node.scripts.clear()
+
+    def _freeze(self, host: VirtualHost, fault: Fault) -> None:
+        host.frozen_until = self._world.now + fault.lasts
+
+    def _cut(self, host: VirtualHost, fault: Fault) -> None:
+        for index, process in enumerate(self._processes):
+            if fault.amount >> index & 1:
+                self._network.cut_until[process.name, host.index] = self._world.now + fault.lasts
+
+    def _step(self, host: VirtualHost, fault: Fault) -> None:
+        """Step a clock, which breaks an assumption: for mutants only."""
+        host.node.offset += fault.lasts
 
     def _crash(self, host: VirtualHost, fault: Fault) -> None:
         host.is_up = False

@@ -10,7 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["CLAIM_CHECKS", "LIVENESS_CHECKS", "LOCK_CHECKS", "Entry", "History", "fencing_of_new_data", "undone_while_held", "violations"]
+__all__ = [
+    "CLAIM_CHECKS",
+    "LIVENESS_CHECKS",
+    "LOCK_CHECKS",
+    "Entry",
+    "History",
+    "fencing_of_new_data",
+    "undone_while_held",
+    "violations",
+]
 
 _EPSILON = 1e-5
 _CLOCKS = 0.5
@@ -43,7 +52,14 @@ class History(list[Entry]):
     """Entries in the order of time."""
 
     def add(
-        self, kind: str, time: float, who: str = "", key: str = "", token: str = "", until: float = 0.0, more: Any = None
+        self,
+        kind: str,
+        time: float,
+        who: str = "",
+        key: str = "",
+        token: str = "",
+        until: float = 0.0,
+        more: Any = None,
     ) -> None:
         """Append an entry."""
         self.append(Entry(kind, time, who, key, token, until, more))
@@ -167,7 +183,8 @@ def bounded_healing(history: Iterable[Entry]) -> Iterator[str]:
             healed.append(entry)
     for entry in healed:
         if entry.until > ends.get(entry.token, 1e9) + _CLOCKS:
-            yield f"S7 {entry.who} {entry.key}: {entry.token} until {entry.until:.3f}, valid until {ends[entry.token]:.3f}"
+            end = ends[entry.token]
+            yield f"S7 {entry.who} {entry.key}: {entry.token} until {entry.until:.3f}, valid until {end:.3f}"
 
 
 def honest_votes(history: Iterable[Entry]) -> Iterator[str]:
@@ -198,17 +215,21 @@ def fencing(history: Iterable[Entry], *, trusts_old_data: bool = True) -> Iterat
         elif entry.kind == "forgot" and entry.more == "partly" and not trusts_old_data:
             spoilt.update(leases)
     for key, found in leases.items():
-        if key in spoilt:
-            continue
-        owners: dict[int, str] = {}
-        for asked, _, fence, token in found:
-            if owners.setdefault(fence, token) != token:
-                yield f"F1 {key}: {fence} was given to {owners[fence]} and {token}"
-            for earlier, granted, other, other_token in found:
-                if other_token == token and earlier < asked and other > fence:
-                    yield f"F2 {key}: {token} had {other}, and later {fence}"
-                if granted < asked - _EPSILON and other >= fence and other_token != token:
-                    yield f"F2 {key}: {token} has {fence}, asked for after {other_token} was granted {other}"
+        if key not in spoilt:
+            yield from _unordered(key, found)
+
+
+def _unordered(key: str, leases: list[tuple[float, float, int, str]]) -> Iterator[str]:
+    """Compare the leases of a resource: when each was asked for and granted, its fencing token and its token."""
+    owners: dict[int, str] = {}
+    for asked, _, fence, token in leases:
+        if owners.setdefault(fence, token) != token:
+            yield f"F1 {key}: {fence} was given to {owners[fence]} and {token}"
+        for earlier, granted, other, other_token in leases:
+            if other_token == token and earlier < asked and other > fence:
+                yield f"F2 {key}: {token} had {other}, and later {fence}"
+            if granted < asked - _EPSILON and other >= fence and other_token != token:
+                yield f"F2 {key}: {token} has {fence}, asked for after {other_token} was granted {other}"
 
 
 def fencing_of_new_data(history: Iterable[Entry]) -> Iterator[str]:
@@ -257,7 +278,8 @@ def once(history: Iterable[Entry]) -> Iterator[str]:
         if entry.kind in ("recorded", "skipped"):
             settled.setdefault(entry.key, entry.time)
         elif entry.kind == "claimed" and settled.get(entry.key, float("inf")) < entry.more[-1] - _EPSILON:
-            yield f"O1 {entry.key}: {entry.token} claimed at {entry.more[-1]:.3f}, completed at {settled[entry.key]:.3f}"
+            done = settled[entry.key]
+            yield f"O1 {entry.key}: {entry.token} asked for at {entry.more[-1]:.3f}, completed at {done:.3f}"
 
 
 def one_run(history: Iterable[Entry]) -> Iterator[str]:

@@ -78,7 +78,9 @@ class LockWorld(World):
         self.excluded = excluded
         self.horizon = choose.choice((10.0, 20.0, 30.0))
         limits = Limits(remembering=nodes // 2 + 1 if profile == "mixed" else 0)
-        plots = {"mixed": ("", "raise", "raise", "keep", "alone", "relay"), "uniform": ("",) * 5 + ("heal",)}.get(profile, ())
+        plots = {"mixed": ("", "raise", "raise", "keep", "alone", "relay"), "uniform": ("",) * 5 + ("heal",)}.get(
+            profile, ()
+        )
         super().__init__(
             seed,
             nodes,
@@ -164,7 +166,9 @@ class LockWorld(World):
                 left = [key for key in list(host.node.data) if ":lock:" in key and host.node._live(key)]
                 eternal = [key for key, entry in host.node.data.items() if entry[1] is None]
                 eternal = [key for key in eternal if not key.endswith(MARKER_KIND)]
-                self.history.add("goal", scheduler.now, host.node.name, f"{left + eternal}", more=("L3", 0, len(left + eternal)))
+                self.history.add(
+                    "goal", scheduler.now, host.node.name, f"{left + eternal}", more=("L3", 0, len(left + eternal))
+                )
 
     def expect(self, rule: str, resource: str, users: Sequence[User], bound: float, pause: float) -> None:
         """Let users want a fresh resource at once; note how long it took until one of them had it."""
@@ -199,7 +203,7 @@ class User:
         for _ in range(self.world.rounds):
             try:
                 yield from self._round(self.rng.choice(self.world.resources))
-            except InterruptedPlanError:
+            except InterruptedPlanError:  # noqa: PERF203 - each round may be interrupted
                 self.world.seen["interrupted"] += 1
 
     def _round(self, resource: str) -> Plan[None]:
@@ -308,9 +312,7 @@ class User:
         pauses = iter(lambda: self.rng.uniform(pause / 10, pause), None)
         began = self.world.scheduler.now
         try:
-            grant = yield from self.protocol.acquire(
-                resource, self.settings.ttl_ms("ttl"), wait, pauses
-            )
+            grant = yield from self.protocol.acquire(resource, self.settings.ttl_ms("ttl"), wait, pauses)
         except (LockHeldError, QuorumUnreachableError):
             return
         term = self._note_grant(grant, began, "acquire")

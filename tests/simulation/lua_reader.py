@@ -77,10 +77,12 @@ class _Reader:
         self._tokens = list(_tokens(text))
         self._at = 0
         self._names = itertools.count()
-        self._several = {"string.match"}
+        self._several = {"string.match", "pcall"}
         self.lines: list[str] = []
         self._depth = 1
         self._scopes: list[dict[str, str]] = [{"KEYS": "KEYS", "ARGV": "ARGV"}]
+        self._function_starts = [0]
+        """Where among the scopes those of the functions begin that are being read."""
 
     # -- tokens
 
@@ -171,11 +173,19 @@ class _Reader:
             raise self._refusal("unknown statement")
 
     def _function(self) -> None:
-        lua_name = self._name()
-        python = self._declare(lua_name)
+        self._body_of(self._declare(self._name()))
+
+    def _anonymous(self) -> _Value:
+        """Put a function expression in front of the statement that it stands in."""
+        python = f"function_{next(self._names)}"
+        self._body_of(python)
+        return _Value(python)
+
+    def _body_of(self, python: str) -> None:
         # Which functions return several values is looked up ahead: their body is not read yet.
         if self._returns_several():
             self._several.add(python)
+        self._function_starts.append(len(self._scopes))
         self._scopes.append({})
         self._expect("(")
         parameters = []
@@ -186,6 +196,7 @@ class _Reader:
         self._indented()
         self._expect("end")
         self._scopes.pop()
+        self._function_starts.pop()
 
     def _returns_several(self) -> bool:
         depth = 1
@@ -294,7 +305,19 @@ class _Reader:
             self._emit(f"return ({', '.join(value.one for value in values)})")
 
     def _assignment_or_call(self) -> None:
+        name = self._token.text
         target = self._suffixed(assigns=True)
+        if self._is("=", ",") and not target.kind.startswith("field:"):
+            own = self._scopes[self._function_starts[-1] :]
+            if not any(name in scope for scope in own):
+                raise self._refusal(f"{name!r} is another function's")
+        if self._is(","):
+            targets = [target.code]
+            while self._take(","):
+                targets.append(self._suffixed(assigns=True).code)
+            self._expect("=")
+            self._assign(targets, self._expressions())
+            return
         if not self._take("="):
             self._emit(target.code)
             return
@@ -398,6 +421,8 @@ class _Reader:
             return _Value("True" if self._next().text == "true" else "False", "bool")
         if self._is("{"):
             return self._table()
+        if self._take("function"):
+            return self._anonymous()
         return self._suffixed()
 
     def _table(self) -> _Value:
@@ -457,7 +482,7 @@ class _Reader:
             arguments.append(self._expression().one)
             self._take(",")
         if path in ("redis.call", "redis.pcall"):
-            command = f"call_{arguments.pop(0).strip(chr(39)).upper()}"
+            command = f"call_{arguments.pop(0).strip(chr(39)).lower()}"
             if path == "redis.pcall":
                 return _Value(f"protected({', '.join([command, *arguments])})")
             return _Value(f"{command}({', '.join(arguments)})")
@@ -478,13 +503,13 @@ def python_source(text: str) -> str:
     reader = _Reader(text)
     reader.script()
     body = "\n".join(reader.lines)
-    commands = sorted(set(re.findall(r"\bcall_([A-Z]+)\b", body)))
+    commands = sorted(set(re.findall(r"\bcall_([a-z]+)\b", body)))
     bound = "".join(f"    call_{command} = node.call_{command}\n" for command in commands)
     return f"def script(node, KEYS, ARGV):\n{bound}{body}\n"
 
 
 def translate(text: str) -> Callable[[Any, list[str], list[str]], Any]:
-    """Return a Lua script as a function of a node (its ``call_GET`` and so on), the keys and the arguments."""
+    """Return a Lua script as a function of a node (its ``call_get`` and so on), the keys and the arguments."""
     names: dict[str, Any] = {name.replace(".", "_"): made for name, made in lua_runtime.LIBRARY.items()}
     helpers = ("arithmetic", "at", "concat", "first", "protected", "put", "spread")
     names |= {name: getattr(lua_runtime, name) for name in helpers}

@@ -107,6 +107,15 @@ def protected(call: Callable[..., Any], *arguments: Any) -> Any:
         return {"err": str(error)}
 
 
+def caught(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Lua's pcall: whether it went well, and what came of it."""
+    try:
+        values = function(*arguments)
+    except LuaError as error:
+        return False, str(error)
+    return (True, *values) if type(values) is tuple else (True, values)
+
+
 def put(table: Any, index: Any, value: Any) -> None:
     """Assign to a table's field."""
     if type(table) is dict:
@@ -216,6 +225,7 @@ LIBRARY: dict[str, Callable[..., Any]] = {
     "tonumber": tonumber,
     "tostring": tostring,
     "error": fail,
+    "pcall": caught,
     "type": lambda value: {str: "string", int: "number", float: "number", bool: "boolean"}.get(
         type(value), "nil" if value is None else "table"
     ),

@@ -252,9 +252,7 @@ class Task:
             self._plan = None
             return
         if isinstance(step, Sleep):
-            process.world.at(
-                process.world.now + step.seconds / process.rate + _TINY, process.run, self.wake, self.turn
-            )
+            process.world.at(process.world.now + step.seconds / process.rate + _TINY, process.run, self.wake, self.turn)
             return
         self.asked_for_one = isinstance(step, Broadcast)
         ask = self._ask = _Ask(process, [step] if self.asked_for_one else step, self)
@@ -279,7 +277,13 @@ class Process:
     """
 
     def __init__(
-        self, world: Scheduler, name: str, rate: float, *, reads_always: bool, members: Callable[[Process], VirtualMembers]
+        self,
+        world: Scheduler,
+        name: str,
+        rate: float,
+        *,
+        reads_always: bool,
+        members: Callable[[Process], VirtualMembers],
     ) -> None:
         self.world = world
         self.name = name

@@ -79,7 +79,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 def _is_ours(name: str) -> bool:
     package, _, rest = name.partition(".")
-    return package in _OURS or (name.startswith("tests.simulation.") and rest.removeprefix("simulation.") in _SIMULATION)
+    return package in _OURS or (
+        name.startswith("tests.simulation.") and rest.removeprefix("simulation.") in _SIMULATION
+    )
 
 
 def _applied(edits: Iterable[Edit]) -> tuple[dict[str, str], list[tuple[str, str]]]:

@@ -15,7 +15,7 @@ import hiredis
 from redlock.events import Event
 from redlock.link import Link, _check_server
 from redlock.members import Member, Members
-from redlock.node import NodeFaultError
+from redlock.node import Node, NodeFaultError
 from redlock.resp import new_reader
 from tests.simulation.lua_runtime import ErrorReply
 from tests.simulation.scheduler import Process, Scheduler
@@ -24,15 +24,7 @@ from tests.simulation.sim_nodes import VirtualNode, encoded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Address", "InlineThreads", "Network", "VirtualHost", "VirtualMembers", "Weather"]
-
-
-@dataclass(frozen=True)
-class Address:
-    """A node as a link knows it."""
-
-    name: str
-    tolerated: frozenset[str] = frozenset()
+__all__ = ["InlineThreads", "Network", "VirtualHost", "VirtualMembers", "Weather"]
 
 
 class InlineThreads:
@@ -233,9 +225,14 @@ class VirtualMembers(Members):
     """The shipping members of one process; connections are opened in virtual time."""
 
     def __init__(
-        self, process: Process, network: Network, addresses: Sequence[Address], timeout: float, observer: Callable[[Event], None]
+        self,
+        process: Process,
+        network: Network,
+        addresses: Sequence[Node],
+        timeout: float,
+        observer: Callable[[Event], None],
     ) -> None:
-        super().__init__(addresses, timeout, process.clock, observer)  # type: ignore[arg-type]
+        super().__init__(addresses, timeout, process.clock, observer)
         self.process = process
         self.timeout = timeout
         self._network = network
@@ -275,7 +272,7 @@ class VirtualMembers(Members):
             world.at(give_up, self._opened, member, NodeFaultError("timed out connecting"))
             return
         try:
-            _check_server(host.node.call_INFO().encode(), ())
+            _check_server(host.node.call_info().encode(), ())
         except NodeFaultError as fault:
             world.seen["refused a replica"] += 1
             world.at(back, self._opened, member, fault)

@@ -1,7 +1,7 @@
 """A virtual node: a Redis server as far as the scripts can tell, with a clock and a memory of its own.
 
-It runs the shipping Lua files (translated) on its keys, so that what the simulation proves is about them. Its wall clock
-has a rate and an offset; its identity changes at a restart and at a promotion; its data survive a crash entirely, in
+It runs the shipping Lua files (translated) on its keys, so that what the simulation shows is about them. Its wall
+clock has a rate and an offset; its identity changes at a restart and at a promotion; its data survive a crash entirely, in
 part (writes are lost from the end, as with a cut append-only file or a lagging replica) or not at all.
 """
 
@@ -161,11 +161,11 @@ class VirtualNode:
         else:
             self.data[key] = entry
 
-    def call_GET(self, key: str) -> str | bool:
+    def call_get(self, key: str) -> str | bool:
         entry = self._live(key)
         return False if entry is None else entry[0]
 
-    def call_SET(self, key: str, value: Any, *options: Any) -> str | bool:
+    def call_set(self, key: str, value: Any, *options: Any) -> str | bool:
         before = self._live(key)
         expires = None
         rest = list(options)
@@ -186,26 +186,26 @@ class VirtualNode:
         self._write(key, (value if type(value) is str else f"{value:.17g}", expires))
         return "OK"
 
-    def call_DEL(self, key: str) -> int:
+    def call_del(self, key: str) -> int:
         if self._live(key) is None:
             return 0
         self._write(key, None)
         return 1
 
-    def call_PTTL(self, key: str) -> int:
+    def call_pttl(self, key: str) -> int:
         entry = self._live(key)
         if entry is None:
             return -2
         return -1 if entry[1] is None else entry[1] - self._now
 
-    def call_PEXPIRE(self, key: str, life: Any) -> int:
+    def call_pexpire(self, key: str, life: Any) -> int:
         entry = self._live(key)
         if entry is None:
             return 0
         self._write(key, (entry[0], self._now + int(life)))
         return 1
 
-    def call_SCAN(self, cursor: str, *options: Any) -> list[Any]:
+    def call_scan(self, cursor: str, *options: Any) -> list[Any]:
         """Return all keys that match in pages of COUNT, in no useful order, as the server does."""
         named = dict(zip(map(str.upper, options[::2]), options[1::2], strict=True))
         keys = sorted(key for key in list(self.data) if self._live(key) is not None)
@@ -213,11 +213,11 @@ class VirtualNode:
         page = [key for key in keys[start : start + count] if fnmatch.fnmatchcase(key, named.get("MATCH", "*"))]
         return [str(start + count) if start + count < len(keys) else "0", page]
 
-    def call_TIME(self) -> list[str]:
+    def call_time(self) -> list[str]:
         seconds, ms = divmod(self._now, 1000)
         return [str(seconds), str(ms * 1000)]
 
-    def call_INFO(self, section: str = "") -> str:
+    def call_info(self, section: str = "") -> str:
         if section == "replication":
             return f"# Replication\r\nmaster_replid:{self.identity}\r\n"
         if section == "server":

@@ -58,7 +58,7 @@ class Pair:
     def compare_keys(self) -> None:
         """Compare all keys, with the life that is left to them."""
         found = {}
-        for key in self.client.keys():
+        for key in self.client.scan_iter():
             value, left = self.client.get(key), self.client.pttl(key)
             if value is not None:
                 found[key] = value, left
@@ -144,7 +144,7 @@ class Story:
             (scripts.FENCE, [lock, fence], [token, self._pick(1, 2**51), life]),
             (scripts.COUNTER, [lock, fence], [token]),
             (scripts.RELEASE, [lock], [token]),
-            (scripts.MARKER, ["ns:marker"], []),
+            (scripts.MARKER, ["ns:marker"], [self._pick("ns:*", "other:*")]),
             (scripts.PLAIN_ACQUIRE, [lock], [token, ttl]),
             (scripts.PING, [], []),
             (
@@ -234,18 +234,20 @@ def test_restart_and_promotion_change_the_identity_as_they_do_here(node: LocalNo
         assert pair.virtual.identity not in (first, before)
         pair.meet()
         assert pair.virtual.identity != before
-        assert admin.evalsha(sha, 1, "ns:marker")[2] == pair.virtual.identity, "scripts and connections survive it"
+        assert admin.evalsha(sha, 1, "ns:marker", "ns:*")[2] == pair.virtual.identity, (
+            "scripts and connections survive it"
+        )
     assert pair.ask(*acquire)[1] == "restarted"
 
 
 def test_scripts_are_unknown_until_their_text_was_sent(pair: Pair) -> None:
     """NOSCRIPT comes at the same moments: never sent, and after a restart."""
-    call = [scripts.MARKER.sha, "1", "ns:marker"]
+    call = [scripts.MARKER.sha, "1", "ns:marker", "ns:*"]
     with pytest.raises(redis.exceptions.NoScriptError):
         pair.client.evalsha(*call)
     assert pair.virtual.execute(["EVALSHA", *call]).text.startswith("NOSCRIPT")
-    pair.client.eval(scripts.MARKER.text, 1, "ns:marker")
-    pair.virtual.execute(["EVAL", scripts.MARKER.text, "1", "ns:marker"])
+    pair.client.eval(scripts.MARKER.text, 1, "ns:marker", "ns:*")
+    pair.virtual.execute(["EVAL", scripts.MARKER.text, "1", "ns:marker", "ns:*"])
     assert pair.client.evalsha(*call)[0] == pair.virtual.execute(["EVALSHA", *call])[0] == 1
     pair.virtual.start_anew()
     assert pair.virtual.execute(["EVALSHA", *call]).text.startswith("NOSCRIPT")

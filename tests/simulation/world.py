@@ -13,11 +13,12 @@ from unittest.mock import patch
 
 import redlock.members
 from redlock.events import Event
+from redlock.node import Node
 from redlock.settings import Settings
 from tests.simulation.faults import Fault, Limits, Saboteur, draw, plot, reply_kind
 from tests.simulation.history import Entry
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.sim_net import Address, InlineThreads, Network, VirtualHost, VirtualMembers, Weather
+from tests.simulation.sim_net import InlineThreads, Network, VirtualHost, VirtualMembers, Weather
 from tests.simulation.sim_nodes import SCRIPT_NAMES, VirtualNode
 
 __all__ = ["DRIFT", "Outcome", "World", "name_scripts"]
@@ -27,6 +28,7 @@ _TTL = 10.0
 """By what the lengths of faults are measured, in seconds."""
 RATES = (1 - DRIFT / 2, 1 + DRIFT / 2)
 """The edges of what is assumed of clocks: within drift/2 of true time."""
+ADDRESSES = [Node(f"redis://n{index}") for index in range(9)]
 WEATHERS = (
     Weather(0.001),
     Weather(0.004, tail=0.02, loss=0.01, repeats=0.01),
@@ -103,15 +105,13 @@ class World:
         self.voters: dict[str, set[int]] = {}
         self._tokens = (f"t{number}" for number in itertools.count(1))
         self._names = (f"p{number}" for number in itertools.count(0))
-        self.addresses = [Address(f"n{index}") for index in range(nodes)]
+        self.addresses = ADDRESSES[:nodes]
         self.hosts = [self._host(index) for index in range(nodes)]
         self.network = Network(self.scheduler, self.hosts, self.rng.choice(WEATHERS))
         self.plot = ""
         self.faults = self._plan(horizon, plots, steps=steps) if faults is None else faults
         self.processes = [self.process(each) for each in settings]
-        self.saboteur = Saboteur(
-            self.scheduler, self.network, self.processes, self.faults, limits, self._restart
-        )
+        self.saboteur = Saboteur(self.scheduler, self.network, self.processes, self.faults, limits, self._restart)
         for index, process in enumerate(self.processes):
             self._watch(process, index)
         self.on_restart: Callable[[Process, int], None] = lambda _process, _index: None
@@ -198,7 +198,9 @@ class World:
             until = node.true(after[1]) if after is not None and after[1] is not None else 0.0
             self.history.add("write", scheduler.now, node.name, keys[0], args[0], until, (name, before, after))
         if scheduler.lines is not None:
-            scheduler.tell(node.name, f"{name} {' '.join(args)[:60]} -> {reply if kind else getattr(reply, 'text', reply)}")
+            scheduler.tell(
+                node.name, f"{name} {' '.join(args)[:60]} -> {reply if kind else getattr(reply, 'text', reply)}"
+            )
 
     # -- playing
 

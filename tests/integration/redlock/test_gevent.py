@@ -160,4 +160,4 @@ print(ended > 0, kept >= 120, ended + kept)
 redlock.close()
 """
     assert run(code, trio) == ["True", "True", "240"]
-    assert happens(lambda: lock_keys(trio) == [], within=0.5)
+    assert happens(lambda: lock_keys(trio) == [], within=3.0)  # a node may be left out for 2 s meanwhile

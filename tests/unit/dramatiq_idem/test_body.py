@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from queue import SimpleQueue
 
@@ -291,8 +292,8 @@ def test_interrupt_never_lands_behind_the_body():
                 targets.put(interrupter)
                 outcomes[interrupted_body(interrupter, chance)] += 1
                 spin(50)  # where Dramatiq itself would be hit
-        except BaseException as error:  # noqa: BLE001 - the very thing that must not be
-            deaths.append(error)
+        except BaseException:  # noqa: BLE001 - the very thing that must not be
+            deaths.append(traceback.format_exc())
         targets.put(None)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in (3, 5, 7)]
