@@ -5,13 +5,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench verify clean
 
 help:
 	@echo 'make demo    watch duplicates being stopped while nodes and workers die'
 	@echo 'make test    run the tests on real servers'
 	@echo 'make check   lint, format, types'
 	@echo 'make bench   measure'
+	@echo 'make verify  models, simulation, chaos: minutes of faults, and a table'
 	@echo 'make clean   remove .venv and everything else that was built'
 
 $(STAMP): pyproject.toml
@@ -33,6 +34,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+verify: $(STAMP)
+	$(BIN)/python -m tests.verify $(ARGS)
 
 clean:
 	rm -rf .venv build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

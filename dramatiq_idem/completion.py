@@ -56,7 +56,7 @@ class Completion:
             self._desk.store.complete(claim, encode_result(result, self._max_result_bytes))
         if delivery.claim is None:
             return
-        if exception is None and not message.failed:
+        if exception is None and not message.failed and not delivery.is_again:
             delivery.result = encode_result(result, self._max_result_bytes)
             try:
                 self._record(message, delivery)

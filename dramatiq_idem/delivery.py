@@ -54,6 +54,7 @@ class Delivery:
         result: The result as JSON while its completion is not recorded yet.
         finished_at: Clock reading at which the body had returned; None before.
         postponed: A copy that the broker has not taken yet.
+        is_again: Whether the key was completed before, and runs again by choice.
         is_double: Whether it was told already that another run of the key was completed.
     """
 
@@ -65,6 +66,7 @@ class Delivery:
     finished_at: float | None = None
     postponed: Postponed | None = None
     is_double: bool = False
+    is_again: bool = False
 
     @property
     def key(self) -> str | None:

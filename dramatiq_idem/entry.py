@@ -53,8 +53,8 @@ __all__ = ["Entry"]
 _LONGEST_WAIT, _WAIT_PAUSE = 30.0, 0.1
 """Seconds for which a worker waits for a busy key, where it is to wait, and between two looks."""
 
-_REPLAYS = "%replay:"
-"""Begins the names of records of replays; in other names an actor's percent signs are encoded."""
+_REPLAYS, _AGAIN = "%replay:", "%again:"
+"""Begin the names of records of replays, and of runs of completed keys; elsewhere percent signs are encoded there."""
 
 _logger = logging.getLogger("dramatiq_idem")
 
@@ -104,13 +104,14 @@ class Entry:
         action = decide(outcome, rules, message.message_id, is_result_wanted=is_result_wanted(broker, message))
         if isinstance(action, Replay) and has_follow_up(broker, message):
             action = self._claim_replay(message, delivery, request, action)
+        if isinstance(action, RunUnprotected) and action.reason == "done":
+            action = self._claim_again(delivery, request)
         if isinstance(action, RunIt):
             self._run(message, delivery, action.claim)
             self._desk.tell(events.Claimed, message, delivery, action.claim.record.takeovers, clock() - started)
         elif isinstance(action, RunUnprotected):
             self._desk.tell(events.Unprotected, message, delivery, action.reason)
-            if action.reason == "unavailable":
-                delivery.unclaimed = request
+            delivery.unclaimed = request
         elif isinstance(action, Replay):
             self._desk.tell(events.Replayed, message, delivery, action.record.message_id)
             result = decode_result(action.record.tail)
@@ -136,6 +137,14 @@ class Entry:
             reason = "its arguments give no idempotency key, and one is required"
             self._refuse(broker, message, delivery, Refuse(MessageRefusedError(reason)))
         return rules
+
+    def _claim_again(self, delivery: Delivery, request: ClaimRequest) -> RunIt | Defer:
+        """Claim a run of a key that is completed and is to run again: one at a time, and never completed anew."""
+        outcome = self._claim(replace(request, name=f"{_AGAIN}{request.name}"), waits=False)
+        if isinstance(outcome, Claim):
+            delivery.is_again = True
+            return RunIt(outcome)
+        return Defer(outcome if isinstance(outcome, Busy) else None, "another run of it is under way")
 
     def _claim_replay(
         self, message: MessageProxy, delivery: Delivery, request: ClaimRequest, replay: Replay

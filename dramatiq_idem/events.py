@@ -135,7 +135,7 @@ class Unprotected(MessageEvent):
     """The body runs without a claim.
 
     Args:
-        reason: "no key", "unavailable" (no quorum, and the actor is to run then) or "done" (to run again on purpose).
+        reason: "no key", or "unavailable" (no quorum, and the actor is to run then).
     """
 
     level: ClassVar[int] = logging.WARNING

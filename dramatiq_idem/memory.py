@@ -136,7 +136,7 @@ class MemoryStore:
             if entry and entry.record.state is State.RUNNING and entry.lease_until > now and not force:
                 raise ForgetError(f"{name!r} is running")
             generation = entry.record.generation + 1 if entry else 1
-            fence = max(entry.record.fence if entry else 0, int(time.time()) * _FENCES_A_SECOND)
+            fence = max(entry.record.fence + 1024 if entry else 0, int(time.time()) * _FENCES_A_SECOND)
             record = Record(State.FORGOTTEN, generation, fence, "", 0, 0, "", "")
             self._entries[name] = _Entry(record, now, now + retention_ms / 1000)
         return generation

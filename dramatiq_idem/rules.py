@@ -75,7 +75,7 @@ class Rulebook:
         """Return what the declared actors' options give up."""
         given_up = (
             ("on_busy", "skip", "a message may be lost"),
-            ("on_done", "run", "a completed message runs again, two copies even at once"),
+            ("on_done", "run", "a completed message runs again"),
         )
         return [
             f"actor {name!r} has {option}={value!r}: {loss}"

@@ -38,7 +38,7 @@ class RunIt:
 
 @dataclass(frozen=True, slots=True)
 class RunUnprotected:
-    """Run the body without a claim, because the user chose so."""
+    """Run the body although there is no quorum ("unavailable") or it is completed ("done"), as the user chose."""
 
     reason: str
 

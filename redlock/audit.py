@@ -137,8 +137,9 @@ def _config(ask: Callable[..., Any]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for name in ("appendfsync", "save"):
         answer = ask("CONFIG", "GET", name)
-        if isinstance(answer, list) and len(answer) == 2:
-            pairs[name] = answer[1].decode(errors="replace")
+        values = list(answer.values()) if isinstance(answer, dict) else answer[1:2] if isinstance(answer, list) else []
+        if values and isinstance(values[0], bytes):
+            pairs[name] = values[0].decode(errors="replace")
     return pairs
 
 
@@ -166,7 +167,11 @@ def _check_rights(report: NodeReport, ask: Callable[..., Any], settings: Setting
     answer = ask("EVAL", _PROBE, 1, probe, "audit")
     if not isinstance(answer, ReplyError):
         return report
-    remedy = f"allow: {acl_rule(settings.namespace)}" if str(answer).startswith("NOPERM") else "see the server's log"
+    remedy = (
+        f"allow: {acl_rule(settings.namespace)}"
+        if "NOPERM" in str(answer) or "ACL" in str(answer)
+        else "see the server's log"
+    )
     return report.with_finding(Finding("rights", Severity.ERROR, f"our scripts cannot run: {answer}", remedy))
 
 

@@ -9,8 +9,7 @@ last process has moved, change to `redlock.Redlock`, with all processes stopped 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import redis
@@ -22,7 +21,7 @@ from redlock.errors import SettingsError
 from redlock.plan import Broadcast, Command, Plan, Sleep, take_back
 from redlock.quorum import Verdict, is_decided, tally, validity
 from redlock.scripts import PLAIN_ACQUIRE, RELEASE
-from redlock.settings import check_resource, milliseconds
+from redlock.settings import check_resource, milliseconds, seconds
 
 __all__ = ["Lock", "Redlock"]
 
@@ -33,11 +32,10 @@ _LONGEST = 86_400.0
 Connection: TypeAlias = "str | redis.Redis | Mapping[str, Any]"
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(NamedTuple):
     """What `Redlock.lock` returns, with redlock-py's names.
 
-    Args:
+    Attributes:
         validity: Milliseconds for which the lock can be trusted from the moment it was returned.
         resource: What is locked.
         key: The random owner value.
@@ -63,10 +61,13 @@ class Redlock:
     def __init__(
         self,
         connection_list: Sequence[Connection],
-        retry_count: int = 3,
-        retry_delay: float = 0.2,
+        retry_count: int | None = None,
+        retry_delay: float | None = None,
         node_timeout: float = 0.5,
     ) -> None:
+        retry_count = 3 if retry_count is None else retry_count
+        retry_delay = seconds("retry_delay", 0.2 if retry_delay is None else retry_delay)
+        node_timeout = seconds("node_timeout", node_timeout, least=0.001, most=60.0)
         if isinstance(retry_count, bool) or not isinstance(retry_count, int) or retry_count < 1:
             raise SettingsError(f"retry_count must be a whole number of attempts from 1, not {retry_count!r}")
         self._nodes = Nodes([_source(connection) for connection in connection_list], node_timeout)
@@ -76,6 +77,8 @@ class Redlock:
 
     def lock(self, resource: str, ttl: int) -> Lock | bool:
         """Lock a resource for `ttl` milliseconds; False if a majority could not be had in all attempts."""
+        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+            raise SettingsError(f"ttl must be a number of milliseconds, not {ttl!r}")
         ttl_ms = milliseconds("ttl", ttl / 1000, most=_LONGEST, drift=_DRIFT)
         return self._nodes.run(self._lock(check_resource(resource), ttl_ms)) or False
 

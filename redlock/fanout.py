@@ -132,16 +132,18 @@ class Fanout:
         return [question.result() for question in party.questions]
 
     def refuse(self) -> None:
-        """Take no more questions; what only takes something back is still sent."""
-        self._refuses = True
+        """Take no more questions, and let nobody wait; what only takes something back is still sent."""
+        if not self._refuses:
+            self._refuses = True
+            self._members.wake()
 
     def close(self) -> None:
         """Close all connections; whoever still waits gets unknown votes."""
         self._refuses = True
         with self._mutex:
-            self._closed = True
-            if self._leader is None:
+            if self._leader is None and not self._closed:
                 self._members.close()
+            self._closed = True
 
     # -- leading and following
 
@@ -214,7 +216,7 @@ class Fanout:
         now = self._clock()
         self._members.expire(now)
         for question in waiting:
-            if question.deadline <= now:
+            if question.deadline <= now or self._refuses:
                 question.settle()
 
     # -- what nodes that were away have still to be told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import select
+import socket
 import threading
 from collections.abc import Sequence
 
@@ -27,6 +28,8 @@ class PolledMembers(Members):
         self._poll = select.poll()
         self._by_fd: dict[int, Member] = {}
         self._looked_at = 0.0
+        self._wakes, self._waker = socket.socketpair()
+        self._poll.register(self._wakes.fileno(), select.POLLIN)
 
     def watch(self, member: Member) -> None:
         """Begin to poll a socket."""
@@ -41,6 +44,24 @@ class PolledMembers(Members):
     def on_opened(self) -> None:
         """Wake the leading thread."""
         self._opened.set()
+
+    def wake(self) -> None:
+        """Make the thread that polls look up, once and for all: from any thread."""
+        self._waker.send(b"!")
+
+    def close(self) -> None:
+        """Close all links, each after its undo."""
+        super().close()
+        self._close_waker()
+
+    def abandon(self) -> None:
+        """Forget all links without a word to the servers."""
+        super().abandon()
+        self._close_waker()
+
+    def _close_waker(self) -> None:
+        self._wakes.close()
+        self._waker.close()
 
     def connect(self, deadline: float, *, waits_for_all: bool) -> None:
         """Open what may be opened; wait for it, for half of the time until a moment, only where no quorum is connected.
@@ -68,6 +89,8 @@ class PolledMembers(Members):
             if member.link.wants_to_write:
                 self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)
         for fd, event in self._poll.poll(math.ceil(max(0.0, until - self._clock()) * 1000)):
+            if fd not in self._by_fd:  # somebody wants the leading thread to look up
+                continue
             member = self._by_fd[fd]
             if event & select.POLLOUT:
                 self._poll.modify(fd, select.POLLIN)

@@ -10,8 +10,8 @@ end
 if record and record.state == 'running' and record.deadline > now_ms() and ARGV[3] ~= 'force' then
   return {0, 'running', value}
 end
--- A completion carries one counter for all nodes, which may be below what a node had; the clock is above both.
-local fence = math.max(record and record.fence or 0, math.floor(now_ms() / 1000) * 1048576)
+-- A completion carries one counter for all nodes, which may be some takeovers below what a node had: leap over these.
+local fence = math.max(record and record.fence + 1024 or 0, math.floor(now_ms() / 1000) * 1048576)
 local tombstone = format('forgotten', ARGV[1], fence, '-', 0, 0, record and record.about or '- -', '')
 redis.call('SET', KEYS[1], tombstone, 'PX', ARGV[2])
 return {1}
