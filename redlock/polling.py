@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import select
-import socket
 import threading
+import weakref
 from collections.abc import Sequence
 
 from redlock.events import Observer
@@ -28,8 +29,7 @@ class PolledMembers(Members):
         self._poll = select.poll()
         self._by_fd: dict[int, Member] = {}
         self._looked_at = 0.0
-        self._wakes, self._waker = socket.socketpair()
-        self._poll.register(self._wakes.fileno(), select.POLLIN)
+        self._waker: tuple[int, int] | None = None
 
     def watch(self, member: Member) -> None:
         """Begin to poll a socket."""
@@ -47,27 +47,18 @@ class PolledMembers(Members):
 
     def wake(self) -> None:
         """Make the thread that polls look up, once and for all: from any thread."""
-        self._waker.send(b"!")
-
-    def close(self) -> None:
-        """Close all links, each after its undo."""
-        super().close()
-        self._close_waker()
-
-    def abandon(self) -> None:
-        """Forget all links without a word to the servers."""
-        super().abandon()
-        self._close_waker()
-
-    def _close_waker(self) -> None:
-        self._wakes.close()
-        self._waker.close()
+        if self._waker is not None:
+            os.write(self._waker[1], b"!")
 
     def connect(self, deadline: float, *, waits_for_all: bool) -> None:
         """Open what may be opened; wait for it, for half of the time until a moment, only where no quorum is connected.
 
         The other half is for the nodes that are connected by then.
         """
+        if self._waker is None:
+            self._waker = os.pipe()
+            weakref.finalize(self, _close_both, *self._waker)
+            self._poll.register(self._waker[0], select.POLLIN)
         if self._clock() - self._looked_at > _IDLE:
             self.exchange(0.0)  # a server that closed an idle connection should not cost a vote
         is_short = self.open_some()
@@ -97,3 +88,8 @@ class PolledMembers(Members):
                 self.guarded(member, member.link.flush)
             if event & ~select.POLLOUT:
                 self.guarded(member, member.link.receive)
+
+
+def _close_both(one: int, other: int) -> None:
+    os.close(one)
+    os.close(other)

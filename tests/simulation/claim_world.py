@@ -1,9 +1,9 @@
 """Schedules of claims: deliveries of a few keys are run once, while workers and nodes die, forget and are repaired.
 
-Each worker takes deliveries, claims, runs a body under a renewed claim, and records its completion or gives up; where
-its lease was lost, or an earlier run may still be under way, it asks the record first. Deliveries come back when a worker
-is killed, an acknowledgement is lost, a key was busy or no quorum could be asked. A repair runs in the background of the
-worker that meets a node without rights; now and then an operator forgets a key.
+Each worker takes deliveries, claims, runs a body under a renewed claim, and records its completion or gives up. Where
+its lease was lost, or an earlier run may still be under way, it asks the record first. Deliveries come back when a
+worker is killed, an acknowledgement is lost, a key was busy or no quorum could be asked. A repair runs in the
+background of the worker that meets a node without rights. Now and then an operator forgets a key.
 
 Kept: as many nodes that remember as a repair reads. A restart counts as forgetting here, also with all data kept.
 """
@@ -108,7 +108,7 @@ class ClaimWorld(World):
         rng = self.rng
         if self.plot in ("lonely", "again") and rng.random() < 0.6:
             # Nobody asks for the key while nodes forget and are repaired, for the sake of another key.
-            moments = [(0.0, "k"), (rng.uniform(28.0, 48.0), "k"), *((rng.uniform(2.0, 30.0), "l") for _ in range(7))]
+            moments = [(0.0, "k"), (rng.uniform(28.0, 48.0), "k"), *((rng.uniform(2.0, 30.0), "l") for _ in range(5))]
         else:
             keys = ("k",) if rng.random() < 0.75 else ("k", "l")
             counts = {key: rng.choice((2, 2, 3, 4)) for key in keys}
@@ -132,7 +132,7 @@ class ClaimWorld(World):
         """Deliver again after a while; not for ever."""
         self.acknowledge(process, delivery)
         delivery.attempts += 1
-        if delivery.attempts < 12:
+        if delivery.attempts < 10:
             self.queue.append((self.scheduler.now + delay, delivery))
 
     def acknowledge(self, process: Process, delivery: Delivery) -> None:
@@ -305,7 +305,7 @@ class Worker:
     def _until_next(self) -> float:
         """Return how long to wait for a delivery."""
         due = min((time for time, _ in self.world.queue), default=0.0)
-        return max(0.5, min(due - self.world.scheduler.now, 5.0))
+        return max(2.0, min(due - self.world.scheduler.now, 5.0))
 
     def _note(self, kind: str, key: str, token: str, until: float = 0.0, more: Any = None) -> None:
         world = self.world
@@ -328,7 +328,7 @@ class Worker:
             world.acknowledge(self.process, delivery)
         else:
             world.seen[type(outcome).__name__] += 1
-            delay = min(outcome.left, 0.25 * 2**delivery.attempts) if isinstance(outcome, Busy) else 3.0
+            delay = min(outcome.left, 0.5 * 2**delivery.attempts) if isinstance(outcome, Busy) else 6.0
             world.put_back(self.process, delivery, delay * rng.uniform(0.8, 1.2))
 
     def _run(self, delivery: Delivery, claim: Claim, asked: float) -> Plan[None]:

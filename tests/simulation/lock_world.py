@@ -93,7 +93,7 @@ class LockWorld(World):
             traces=traces,
         )
         self.resources = ["x"] if self.rng.random() < 0.8 else ["x", "y"]
-        self.rounds = choose.choice((1, 2, 3))
+        self.rounds = choose.choice((1, 2, 2, 3))
         self.terms: list[tuple[Process, str, str, str, Term]] = []
         self.polls = self.plot in ("raise", "alone", "relay")
         """Whether clients ask again soon, rather than when the holder's lease ends: that admits nodes sooner."""
@@ -209,7 +209,7 @@ class User:
     def _round(self, resource: str) -> Plan[None]:
         rng, settings = self.rng, self.settings
         ttl = rng.choice((settings.max_ttl, settings.max_ttl, TTL, TTL / 4))
-        for _ in range(6 if self.world.polls else 3):
+        for _ in range(5 if self.world.polls else 2):
             began = self.world.scheduler.now
             try:
                 grant = yield from self.protocol.acquire(

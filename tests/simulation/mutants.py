@@ -1,4 +1,4 @@
-"""Rules taken out of the shipping code, one at a time: the simulation has to notice each within some thousand schedules.
+"""Rules taken out of the shipping code, one at a time: the simulation has to notice each of them in time.
 
 A mutant is a replacement of text in a shipping file (or an assumption broken) and the promises of which one must break.
 Where a schedule would break without the mutant too, it does not count.

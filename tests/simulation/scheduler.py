@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InterruptedPlanError", "Process", "Scheduler", "Task"]
 
-_SWEEP_PAUSE = 0.5
+_SWEEP_PAUSE = 1.0
 """Seconds between two looks after nodes that are owed something; longer than the drivers', to save events."""
 _TINY = 1e-6
 

@@ -1,8 +1,8 @@
 """A virtual node: a Redis server as far as the scripts can tell, with a clock and a memory of its own.
 
 It runs the shipping Lua files (translated) on its keys, so that what the simulation shows is about them. Its wall
-clock has a rate and an offset; its identity changes at a restart and at a promotion; its data survive a crash entirely, in
-part (writes are lost from the end, as with a cut append-only file or a lagging replica) or not at all.
+clock has a rate and an offset; its identity changes at a restart and at a promotion; its data survive a crash entirely,
+in part (writes are lost from the end, as with a cut append-only file or a lagging replica) or not at all.
 """
 
 from __future__ import annotations
