@@ -192,10 +192,10 @@ def test_what_is_done_is_skipped_replayed_or_run_by_choice(bench, same, choice, 
     wait_until(lambda: bench.states() == {"done"})
     bench.broker.enqueue(first.copy() if same == "id" else (second := job.message("a")))
     bench.join()
-    wait_until(lambda: bench.told("Skipped") or bench.told("Replayed") or bench.told("Unprotected"))
+    wait_until(lambda: bench.told("Skipped") or bench.told("Replayed") or bench.starts() == 2)
     assert bench.starts() == starts
     assert bench.result(first) == 42
-    assert bench.states() == {"done"}
+    assert "done" in bench.states()
     if same == "payload":
         assert bench.has_result(second) == (choice != "skip")
 
