@@ -77,6 +77,7 @@ class ClaimWorld(World):
         steps: bool,
         traces: bool,
         excluded: Collection[str],
+        plot: str | None,
     ) -> None:
         choose = Random(f"claims {seed}")
         timeout = choose.choice((0.05, 0.2, 0.5))
@@ -92,7 +93,7 @@ class ClaimWorld(World):
             horizon=choose.choice((15.0, 30.0)),
             faults=faults,
             limits=limits,
-            plots=("", "", "relay", "heal", "lonely", "lonely", "lonely", "again"),
+            plots=("", "", "relay", "heal", "lonely", "lonely", "lonely", "again") if plot is None else (plot,),
             steps=steps,
             traces=traces,
         )
@@ -108,7 +109,7 @@ class ClaimWorld(World):
         rng = self.rng
         if self.plot in ("lonely", "again") and rng.random() < 0.6:
             # Nobody asks for the key while nodes forget and are repaired, for the sake of another key.
-            moments = [(0.0, "k"), (rng.uniform(28.0, 48.0), "k"), *((rng.uniform(2.0, 30.0), "l") for _ in range(5))]
+            moments = [(0.0, "k"), (rng.uniform(28.0, 48.0), "k"), *((rng.uniform(2.0, 30.0), "l") for _ in range(8))]
         else:
             keys = ("k",) if rng.random() < 0.75 else ("k", "l")
             counts = {key: rng.choice((2, 2, 3, 4)) for key in keys}
@@ -414,10 +415,11 @@ def play(
     steps: bool = False,
     traces: bool = False,
     excluded: Collection[str] = EXCLUDED,
+    plot: str | None = None,
 ) -> Outcome:
     """Play one schedule; arguments as for locks."""
     plan = None if faults is None else list(faults)
     chosen = profile or profile_of(seed)
-    world = ClaimWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, excluded=excluded)
+    world = ClaimWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, excluded=excluded, plot=plot)
     with world.playing():
         return world.play()

@@ -131,9 +131,7 @@ def _raise(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> lis
         away = Fault("cut", first, _soon(rng), lasts, "refusal", rng.choice((1, 1, 2)), ALL)
     else:
         away = Fault("cut", first, rng.uniform(0.0, 1.5), lasts, amount=ALL)
-    cut_off = Fault(
-        "cut", third, rng.uniform(0.2, 6.0), rng.uniform(0.8, 2.0) * ttl, amount=1 << rng.randrange(processes)
-    )
+    cut_off = Fault("cut", third, rng.uniform(0.5, 6.0), rng.uniform(1.0, 2.5) * ttl, amount=ALL & ~2)
     return [away, Fault("crash, data lost", second, rng.uniform(0.5, 6.0), 0.02), cut_off]
 
 
@@ -197,7 +195,16 @@ def _lonely(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> li
         faults.append(Fault("crash, data lost", first, rng.uniform(0.5, 15.0), 0.02, "completing", 1, of=worker))
     away = rng.choice((second, second, first))
     faults.append(
-        Fault("cut", away, rng.uniform(0.0, 2.5) * ttl, rng.uniform(1.5, 3.0) * ttl, "completing", 1, others, of=worker)
+        Fault(
+            "cut",
+            away,
+            rng.choice((rng.uniform(0.0, 2.0), rng.uniform(1.6, 3.2))) * ttl,
+            2 * ttl,
+            "completing",
+            1,
+            others,
+            of=worker,
+        )
     )
     return faults
 

@@ -111,10 +111,11 @@ def continuity(history: Iterable[Entry]) -> Iterator[str]:
     """S2: between the first grant and the end of the last one of a token, no other token is granted."""
     for key, spans in _spans(history, "granted", ("released", "stopped")).items():
         whole: dict[str, list[float]] = {}
-        for span in spans:
+        found = [span for span in spans if span.end > span.start]  # others were over when they were reported
+        for span in found:
             bounds = whole.setdefault(span.token, [span.start, span.end])
             bounds[0], bounds[1] = min(bounds[0], span.start), max(bounds[1], span.end)
-        for span in spans:
+        for span in found:
             for token, (start, end) in whole.items():
                 if token != span.token and start + _EPSILON < span.start < end - _EPSILON:
                     yield f"S2 {key}: {span.token} granted at {span.start:.3f} within {token}'s {start:.3f}-{end:.3f}"

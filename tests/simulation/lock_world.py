@@ -67,6 +67,7 @@ class LockWorld(World):
         steps: bool,
         traces: bool,
         excluded: Collection[str],
+        plot: str | None,
     ) -> None:
         choose = Random(f"locks {seed}")
         timeout = choose.choice((0.05, 0.2, 0.5))
@@ -78,9 +79,7 @@ class LockWorld(World):
         self.excluded = excluded
         self.horizon = choose.choice((10.0, 20.0, 30.0))
         limits = Limits(remembering=nodes // 2 + 1 if profile == "mixed" else 0)
-        plots = {"mixed": ("", "raise", "raise", "keep", "alone", "relay"), "uniform": ("",) * 5 + ("heal",)}.get(
-            profile, ()
-        )
+        plots = {"mixed": ("", "raise", "raise", "keep", "alone", "relay"), "uniform": ("",) * 5 + ("heal",)}
         super().__init__(
             seed,
             nodes,
@@ -88,7 +87,7 @@ class LockWorld(World):
             horizon=self.horizon,
             faults=faults,
             limits=limits,
-            plots=plots,
+            plots=plots.get(profile, ()) if plot is None else (plot,),
             steps=steps,
             traces=traces,
         )
@@ -331,6 +330,7 @@ def play(
     steps: bool = False,
     traces: bool = False,
     excluded: Collection[str] = EXCLUDED,
+    plot: str | None = None,
 ) -> Outcome:
     """Play one schedule.
 
@@ -342,9 +342,10 @@ def play(
         steps: Whether node clocks step, which breaks an assumption.
         traces: Whether to keep a timeline.
         excluded: What is not judged.
+        plot: The faults that belong together, as in `faults.plot`; default: one of those that go with the profile.
     """
     chosen = profile or profile_of(seed)
     plan = None if faults is None else list(faults)
-    world = LockWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, excluded=excluded)
+    world = LockWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, excluded=excluded, plot=plot)
     with world.playing():
         return world.play()

@@ -111,13 +111,14 @@ MUTANTS = [
         Edit("redlock/settings.py", 'return f"{1 + 2 * self.drift:g}" if self.restart_guard else "0"', 'return "0"'),
     ),
     _lock(
-        "wait of half a lease",
+        "wait of a third of a lease",
         "S1",
         Edit(
             "redlock/lua/admission.lua",
             "math.ceil(tonumber(announced) * tonumber(guard)) + 10",
-            "math.ceil(tonumber(announced) * 0.5)",
+            "math.ceil(tonumber(announced) / 3)",
         ),
+        plot="heal",
     ),
     _lock(
         "identity not looked at",
@@ -127,11 +128,7 @@ MUTANTS = [
     _lock(
         "nothing taken back",
         "L4",
-        Edit(
-            "redlock/plan.py",
-            "return Broadcast(tuple(commands[kind] for kind in kinds), timeout, nobody)",
-            "return Broadcast(tuple(None for kind in kinds), timeout, nobody)",
-        ),
+        Edit("redlock/plan.py", "commands[vote.kind] for vote in votes", "None for _ in votes"),
         profile="liveness",
     ),
     _lock(
@@ -145,6 +142,7 @@ MUTANTS = [
         "S1",
         Edit(ADMISSION, "if not remembered and sum(forgot) < quorum_size(len(votes)):", "if False:"),
         profile="mixed",
+        plot="alone",
     ),
     _lock(
         "attach beyond max_ttl",
@@ -155,6 +153,7 @@ MUTANTS = [
             "",
         ),
         profile="mixed",
+        plot="relay",
     ),
     _lock(
         "healed without the counter",
@@ -165,6 +164,7 @@ MUTANTS = [
             "if false then",
         ),
         Edit("redlock/lua/counter.lua", "if not counter then return {0, 'no counter'} end", "counter = counter or 0"),
+        plot="heal",
     ),
     _lock(
         "heal without an end",
@@ -185,6 +185,7 @@ MUTANTS = [
             "local marker = string.format('%s %.0f %s %s %s %s', identity(),",
         ),
         profile="mixed",
+        plot="keep",
     ),
     _lock(
         "longer max_ttl without confirmation",
@@ -196,12 +197,14 @@ MUTANTS = [
             "if refusal and told and answer.kind is VoteKind.GRANTED else refusal\n",
         ),
         profile="mixed",
+        plot="raise",
     ),
     _lock(
         "longer max_ttl raised by those who are there",
         "S1",
         Edit(ADMISSION, "    if silent:\n", "    if False:\n"),
         profile="mixed",
+        plot="raise",
     ),
     _lock(
         "replies read late count",
@@ -216,6 +219,7 @@ MUTANTS = [
             "is VoteKind.GRANTED for vote in votes]) >= self._quorums.write",
             "is VoteKind.GRANTED for vote in votes]) >= self._quorums.write - 1",
         ),
+        plot="lonely",
     ),
     _claim(
         "done overwritten",
@@ -230,11 +234,13 @@ MUTANTS = [
         "no read repair",
         "O1 O3",
         Edit(CLAIMS, "if isinstance(outcome, Completed) and not outcome.is_agreed:", "if False:"),
+        plot="lonely",
     ),
     _claim(
         "absence without rights",
         "O1",
         Edit(JUDGEMENT, "absent = [answer for answer in current if answer.has_rights]", "absent = current"),
+        plot="lonely",
     ),
     _claim(
         "claim over a running one",
@@ -245,6 +251,7 @@ MUTANTS = [
         "no guard on claims after forgetting",
         "O2",
         Edit("redlock/lua/admission.lua", "if left > 0 then return {-1, 'waiting', left, marker, me, now} end", ""),
+        plot="heal",
     ),
     _claim(
         "renewal without a look at the owner",
@@ -257,11 +264,13 @@ MUTANTS = [
         Edit(
             REPAIR, "if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:", "if False:"
         ),
+        plot="lonely",
     ),
     _claim(
         "repair that copies nothing",
         "O1",
         Edit(REPAIR, "            if values and marker:\n", "            if False:\n"),
+        plot="lonely",
     ),
     _claim(
         "rights given to whoever is there",
@@ -272,6 +281,7 @@ MUTANTS = [
             "string.format('%s %s records %s', id, before, nodes)",
             "string.format('%s %s records %s', identity(), before, nodes)",
         ),
+        plot="again",
     ),
     _claim(
         "a copy that moves records down",
@@ -281,6 +291,7 @@ MUTANTS = [
             "rank[theirs.state] > rank[ours.state]",
             "rank[theirs.state] ~= rank[ours.state]",
         ),
+        plot="lonely",
     ),
 ]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from redlock.members import OPENING_LINGER
 from redlock.plan import Broadcast, Sleep, nobody
-from redlock.question import Question
+from redlock.question import Question, is_for_all
 from redlock.quorum import VoteKind
 from tests.simulation.history import History
 
@@ -118,7 +118,7 @@ class _Ask:
         self._open = len(broadcasts)
         self._is_connecting = False
         self._limit = 0.0
-        self._lingers = False
+        self._lingers = self._waits_for_all = False
 
     def start(self) -> None:
         process = self.process
@@ -129,13 +129,18 @@ class _Ask:
         for question in self.questions:
             question.history = process.world.history
         process.asks.append(self)
-        if process.members.open_some():
-            self._is_connecting = True
-            now = process.clock()
-            self._limit = now + (min(question.overdue_at for question in self.questions) - now) / 2
-            process.arm()
-        else:
+        process.read()  # a server that closed an idle connection should not cost a vote
+        is_short = process.members.open_some()
+        self._waits_for_all = any(map(is_for_all, self.broadcasts))
+        if not is_short and not self._waits_for_all:
             self._send()
+            return
+        now = process.clock()
+        waiting = [question.overdue_at for question in self.questions if question.broadcast.enough is not nobody]
+        self._limit = now + (min(waiting, default=now) - now) / 2
+        self._is_connecting = True
+        self.progress()
+        process.arm()
 
     def progress(self) -> None:
         """Go on once there are connections, or no more time for them."""
@@ -144,7 +149,7 @@ class _Ask:
         members, now = self.process.members, self.process.clock()
         members.adopt()
         if members.is_opening and now < self._limit:
-            if not members.is_short and not self._lingers:
+            if not members.is_short and not self._waits_for_all and not self._lingers:
                 self._lingers = True
                 self._limit = min(self._limit, now + OPENING_LINGER)
             return
@@ -352,11 +357,8 @@ class Process:
         if self.world.now < self.paused_until:
             self.wake()
             return
-        if self.readable and (self.asks or self.reads_always):
-            for index in sorted(self.readable):
-                member = self.members.all[index]
-                self.members.guarded(member, member.link.receive)
-            self.readable.clear()
+        if self.asks or self.reads_always:
+            self.read()
         for ask in list(self.asks):
             ask.progress()
         if self.asks or self.reads_always:
@@ -365,6 +367,13 @@ class Process:
             for ask in list(self.asks):
                 ask.expire(now)
         self.arm()
+
+    def read(self) -> None:
+        """Read what lies in the sockets."""
+        for index in sorted(self.readable):
+            member = self.members.all[index]
+            self.members.guarded(member, member.link.receive)
+        self.readable.clear()
 
     def arm(self) -> None:
         """Make sure that a turn comes at the next deadline."""
