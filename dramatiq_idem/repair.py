@@ -9,9 +9,9 @@ N - min(W, majority) + 1 nodes that remember:
 - A copy only moves a record up; completions that arrive meanwhile are not undone by it.
 - The right is given to the identity for which the copy was made, and only if no source has forgotten meanwhile.
 - One repairs at a time, under a lease. A repair that breaks off gives no right and is begun anew.
-- If all nodes answer and none has the right (new, or all have forgotten), nobody knows more than they do: they get it,
-  with one critical event. If too few remember and others are away, claims wait until these are back, or until somebody
-  accepts the loss.
+- If too few remember but all nodes answer (they are new, or have forgotten), nobody knows more than they do: they copy
+  from each other and get it, with one critical event. If others are away, claims wait until these are back, or until
+  somebody accepts the loss.
 """
 
 from __future__ import annotations
@@ -161,14 +161,16 @@ class Repair:
     def _repair_all(self, job: _Job, *, accept_loss: bool) -> Plan[bool]:
         standing = job.standing
         sources = standing.remembering
-        nobody_knows = not sources and standing.is_whole
-        if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:
+        is_enough = len(sources) >= self._quorums.remembering
+        if not is_enough and standing.is_whole:
+            sources = list(range(self._quorums.nodes))  # nobody is away who could know more than all of these together
+        elif not is_enough and not accept_loss:
             return False
         for target in standing.forgetful:
             marker = standing.markers[target]
             moved = 0
             for source in sources:
-                moved_from_here = yield from self._copy(source, target, job)
+                moved_from_here = 0 if source == target else (yield from self._copy(source, target, job))
                 if moved_from_here is None:
                     return False
                 moved += moved_from_here
@@ -177,7 +179,7 @@ class Repair:
             if answer.kind is not VoteKind.GRANTED:
                 return False
             notify(self._observer, NodeRepaired(self._names[target], moved))
-        if len(sources) < self._quorums.remembering:
+        if not is_enough:
             notify(self._observer, RecordsForgotten(tuple(self._names[index] for index in standing.forgetful)))
         return standing.is_whole
 
@@ -190,7 +192,7 @@ class Repair:
             if job.term.renew_at <= self._locks.clock() and not (yield from self._locks.extend(job.term, job.token)):
                 return None
             page = yield from self._ask(source, Command(SCAN, (marker_key,), (cursor, pattern, _BATCH)))
-            if page.kind is not VoteKind.GRANTED or not _remembers(str(page.reply[1]), job.standing.markers[source]):
+            if page.kind is not VoteKind.GRANTED or not _is_the_same(str(page.reply[1]), job.standing.markers[source]):
                 return None
             cursor, records = str(page.reply[0]), [str(value) for value in page.reply[2]]
             values = [value for pair in zip(records[1::3], records[2::3], strict=True) for value in pair]
@@ -211,9 +213,9 @@ class Repair:
         return votes[index]  # type: ignore[no-any-return]
 
 
-def _remembers(text: str, before: Marker | None) -> bool:
+def _is_the_same(text: str, before: Marker | None) -> bool:
     marker = Marker.parse(text)
-    return bool(marker and before and marker.rights == "records" and marker.identity == before.identity)
+    return bool(marker and before and marker.identity == before.identity)
 
 
 def _no_progress(_node: str, _read: int) -> None:

@@ -190,6 +190,8 @@ class LockProtocol:
         answers = _granted(counters)
         fence = yield from self._fence(resource, token, [vote.reply[0] for vote in answers])
         spread = _clock_spread(answers) - (self._clock() - started) if answers else 0.0
+        if self._clock() >= until:
+            raise _refusal(resource, votes)
         return Grant(resource, token, ttl_ms / 1000, started, until, fence, spread)
 
     def release(self, resource: str, token: str) -> Plan[bool]:

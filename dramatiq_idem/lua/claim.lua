@@ -12,7 +12,7 @@ if record and record.generation < floor then
   record = {state = 'forgotten', generation = floor, fence = record.fence}
   value = format('forgotten', floor, record.fence, '-', 0, 0, '- -', '')
 end
-local refusal, longest, rights = admission(KEYS[2], now, ARGV[2], ARGV[3])
+local refusal, longest, rights, least = admission(KEYS[2], now, ARGV[2], ARGV[3])
 if record and record.state == 'done' then
   if not refusal then return {0, 'done', rights, value, longest} end
   table.remove(refusal, 1)
@@ -34,7 +34,7 @@ if record and record.state == 'running' then
     record.about, '')
 end
 -- A counter that starts anew starts from the clock, coarse enough that the nodes agree.
-local fence = record and record.fence + 1 or math.floor(now / 1000) * 1048576
+local fence = math.max(record and record.fence + 1 or math.floor(now / 1000) * 1048576, least)
 local claimed = format('running', record and record.generation or floor, fence, ARGV[1], takeovers, now + ARGV[2],
   ARGV[5], before)
 redis.call('SET', KEYS[1], claimed, 'PX', ARGV[4])

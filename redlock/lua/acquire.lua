@@ -3,7 +3,7 @@
 -- longest: "<announced>/<granted>" max_ttl of this node in ms, empty without the guard.
 -- Returns {1, counter, now in ms, longest} | {0, 'held', ms left, longest} | {-1, reason, ms left, marker}.
 local now = now_ms()
-local refusal, longest = admission(KEYS[2], now, ARGV[2], ARGV[3])
+local refusal, longest, _, least = admission(KEYS[2], now, ARGV[2], ARGV[3])
 if refusal then return refusal end
 
 local holder = redis.call('GET', KEYS[1])
@@ -14,6 +14,7 @@ if holder then return {0, 'held', redis.call('PTTL', KEYS[1]), longest} end
 
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 -- A counter that starts anew starts from the clock, coarse enough that the nodes agree.
-local counter = (tonumber(redis.call('GET', KEYS[3])) or math.floor(now / 1000) * 1048576 - 1) + 1
+local known = tonumber(redis.call('GET', KEYS[3]))
+local counter = math.max(known and known + 1 or math.floor(now / 1000) * 1048576, least)
 redis.call('SET', KEYS[3], string.format('%.0f', counter), 'PX', ARGV[4])
 return {1, counter, now, longest}
