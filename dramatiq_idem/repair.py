@@ -9,9 +9,9 @@ N - min(W, majority) + 1 nodes that remember:
 - A copy only moves a record up; completions that arrive meanwhile are not undone by it.
 - The right is given to the identity for which the copy was made, and only if no source has forgotten meanwhile.
 - One repairs at a time, under a lease. A repair that breaks off gives no right and is begun anew.
-- If too few remember but all nodes answer (they are new, or have forgotten), nobody knows more than they do: they copy
-  from each other and get it, with one critical event. If others are away, claims wait until these are back, or until
-  somebody accepts the loss.
+- If all nodes answer and none has the right (new, or all have forgotten), nobody knows more than they do: they get it,
+  with one critical event. If too few remember, claims wait until others are back, or until somebody accepts the loss;
+  also if that first giving of rights broke off half-way, since it cannot be told from a loss any more.
 """
 
 from __future__ import annotations
@@ -162,15 +162,14 @@ class Repair:
         standing = job.standing
         sources = standing.remembering
         is_enough = len(sources) >= self._quorums.remembering
-        if not is_enough and standing.is_whole:
-            sources = list(range(self._quorums.nodes))  # nobody is away who could know more than all of these together
-        elif not is_enough and not accept_loss:
+        nobody_knows = not sources and standing.is_whole
+        if not is_enough and not nobody_knows and not accept_loss:
             return False
         for target in standing.forgetful:
             marker = standing.markers[target]
             moved = 0
             for source in sources:
-                moved_from_here = 0 if source == target else (yield from self._copy(source, target, job))
+                moved_from_here = yield from self._copy(source, target, job)
                 if moved_from_here is None:
                     return False
                 moved += moved_from_here
