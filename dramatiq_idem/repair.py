@@ -161,9 +161,8 @@ class Repair:
     def _repair_all(self, job: _Job, *, accept_loss: bool) -> Plan[bool]:
         standing = job.standing
         sources = standing.remembering
-        is_enough = len(sources) >= self._quorums.remembering
         nobody_knows = not sources and standing.is_whole
-        if not is_enough and not nobody_knows and not accept_loss:
+        if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:
             return False
         for target in standing.forgetful:
             marker = standing.markers[target]
@@ -178,7 +177,7 @@ class Repair:
             if answer.kind is not VoteKind.GRANTED:
                 return False
             notify(self._observer, NodeRepaired(self._names[target], moved))
-        if not is_enough:
+        if len(sources) < self._quorums.remembering:
             notify(self._observer, RecordsForgotten(tuple(self._names[index] for index in standing.forgetful)))
         return standing.is_whole
 
