@@ -118,6 +118,9 @@ def plot(rng: Random, kind: str, nodes: int, processes: int, ttl: float) -> list
         alone   a node forgets, and for a while somebody reaches only that one
         relay   one node forgets, and another once the first votes again
         heal    a node misses a write; then the others forget, one after the other
+        late    a grant's reply comes late; the lease is handed on, and extended where that grant was, but not elsewhere
+        paused  a process stands still between a round and what it does next
+        old     two nodes come back with older data, and somebody meets only these
         lonely  a completion reaches few nodes and its worker dies; one that has it forgets, one is cut off
         again   a node forgets once more while it is repaired
     """
@@ -181,6 +184,29 @@ def _heal(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list
     ]
 
 
+def _late(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, _, third = nodes
+    return [
+        Fault("cut", first, 0.0, rng.uniform(0.5, 3.0), "grant", rng.choice((1, 1, 2)), 1),
+        Fault("cut", third, rng.uniform(0.5, 4.0), rng.uniform(0.3, 1.0) * ttl, amount=ALL & ~1),
+    ]
+
+
+def _paused(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    pauses = [(rng.randrange(processes), rng.choice(("ask", "settle")), rng.randrange(1, 9)) for _ in range(3)]
+    return [Fault("pause", process, 0.0, rng.uniform(0.8, 1.3) * ttl, what, count) for process, what, count in pauses]
+
+
+def _old(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
+    when = rng.uniform(0.3, 4.0)
+    return [
+        Fault("failover", first, when, 0.02, amount=rng.choice((1, 2, 4, 8))),
+        Fault("failover", second, when + rng.uniform(0.0, 2.0), 0.02, amount=rng.choice((1, 2, 4, 8))),
+        Fault("cut", third, when + rng.uniform(2.0, 10.0), 3 * ttl, amount=ALL),
+    ]
+
+
 def _lonely(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
     first, second, third = nodes
     worker = rng.randrange(processes)
@@ -235,6 +261,9 @@ PLOTS = {
     "alone": _alone,
     "relay": _relay,
     "heal": _heal,
+    "late": _late,
+    "old": _old,
+    "paused": _paused,
     "lonely": _lonely,
     "again": _again,
 }

@@ -132,8 +132,7 @@ def honest_validity(history: Iterable[Entry]) -> Iterator[str]:
             if until > sent + ttl - ttl * drift - 0.002 + _EPSILON:
                 yield f"S3 {entry.key}: {entry.token} valid until {until - sent:.4f} s after its first byte, ttl {ttl}"
             if entry.kind != "extended" and until <= now:
-                how = " (attached)" if entry.more[7:] == (True,) else ""
-                yield f"S3 {entry.key}: {entry.token} granted {now - until:.4f} s after its validity{how}"
+                yield f"S3 {entry.key}: {entry.token} granted {now - until:.4f} s after its validity"
 
 
 _OWNED = ("acquire", "extend", "heal", "release", "renew", "abandon", "undo")

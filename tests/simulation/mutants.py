@@ -165,6 +165,7 @@ MUTANTS = [
         ),
         Edit("redlock/lua/counter.lua", "if not counter then return {0, 'no counter'} end", "counter = counter or 0"),
         plot="heal",
+        excluded=(),
     ),
     _lock(
         "heal without an end",
@@ -205,6 +206,34 @@ MUTANTS = [
         Edit(ADMISSION, "    if silent:\n", "    if False:\n"),
         profile="mixed",
         plot="raise",
+    ),
+    _lock(
+        "undo of a round that was won",
+        "S1 S2",
+        Edit("redlock/link.py", "if slot.command.undo and not slot.is_won]", "if slot.command.undo]"),
+        plot="late",
+        excluded=(),
+    ),
+    _lock(
+        "attached after the validity",
+        "S3",
+        Edit(
+            PROTOCOL,
+            "        if self._clock() >= until:\n            raise _refusal(resource, votes)\n        return Grant(",
+            "        return Grant(",
+        ),
+        plot="paused",
+    ),
+    _lock(
+        "old counters count on",
+        "F1 F2",
+        Edit(
+            "redlock/lua/acquire.lua",
+            "or math.floor(now / 1000) * 1048576, least)",
+            "or math.floor(now / 1000) * 1048576, 0)",
+        ),
+        plot="old",
+        excluded=(),
     ),
     _lock(
         "replies read late count",
@@ -261,9 +290,7 @@ MUTANTS = [
     _claim(
         "repair from too few",
         "O1",
-        Edit(
-            REPAIR, "if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:", "if False:"
-        ),
+        Edit(REPAIR, " and not nobody_knows and not accept_loss:", " and False:"),
         plot="lonely",
     ),
     _claim(

@@ -50,12 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mode", choices=("lock", "claim"), default="lock")
     parser.add_argument("--nodes", type=int)
     parser.add_argument("--profile", help="default: the one that goes with the seed")
+    parser.add_argument("--plot", help="the faults that belong together; default: as the seed has it")
     parser.add_argument("--mutant", help="a rule that is taken out")
     parser.add_argument("--faults", help='numbers of the faults to keep, "none" for none; default all')
     parser.add_argument("--judge-all", action="store_true", help="also what is known to be wrong")
     chosen = parser.parse_args(arguments)
     with _world(chosen.mode, chosen.mutant) as (world, options):
-        options |= {name: value for name in ("nodes", "profile") if (value := getattr(chosen, name)) is not None}
+        options |= {
+            name: value for name in ("nodes", "profile", "plot") if (value := getattr(chosen, name)) is not None
+        }
         if chosen.judge_all:
             options["excluded"] = ()
         faults = None

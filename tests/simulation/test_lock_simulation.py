@@ -97,10 +97,8 @@ def test_a_schedule_can_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.skipif(not is_full(), reason="SIMULATION=full plays it")
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("excluded", sorted(lock_world.EXCLUDED))
-def test_what_is_left_out_is_broken(excluded: str) -> None:
-    """What is not judged still breaks; once it is mended it has to be judged."""
-    others = lock_world.EXCLUDED - {excluded}
-    report = campaign(lock_world, range(12_000), most_broken=1, excluded=others)
-    assert report.broken, f"{excluded!r} breaks nothing any more: take it out of lock_world.EXCLUDED"
+@pytest.mark.xfail(reason="what lock_world.EXCLUDED names; take it out there once this passes", strict=True)
+@pytest.mark.timeout(600)
+def test_no_promise_breaks_with_nothing_left_out() -> None:
+    """As above, and the rare schedules that are known to break are judged too."""
+    check(campaign(lock_world, range(12_000), most_broken=1, excluded=()), excluded=())

@@ -30,7 +30,7 @@ def written(time: float, script: str, token: str, before: Any, after: Any, until
 
 
 def claimed(time: float, who: str, token: str, until: float, asked: float) -> Entry:
-    more = (100.0, 100.1, 109.8, 10.0, 0.01, {0, 1}, 3, False, asked)
+    more = (100.0, 100.1, 109.8, 10.0, 0.01, {0, 1}, 3, asked)
     return Entry("claimed", time, who, "k 0", token, until, more)
 
 
