@@ -7,7 +7,6 @@ then a body that had finished counts as failed.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import threading
 from collections.abc import Callable
@@ -67,10 +66,19 @@ class Interrupter:
             self._target = _current_greenlet() or threading.get_ident()
 
     def __exit__(self, *_: object) -> None:
-        with self._mutex:
-            target, self._target = self._target, None
-            if isinstance(target, int):  # an interrupt that was fired and has not landed must not land later
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(target), None)
+        """Disarm: an interrupt that was fired and has not landed yet lands here, and not later."""
+        try:
+            with self._mutex:
+                target, self._target = self._target, None
+                if not self._is_fired or not isinstance(target, int):
+                    return
+                # Fire once more: that replaces one under way, and is needed to end the search for it. Clearing it, with
+                # NULL, leaves the interpreter looking for it (3.11: under a tracer it then does nothing else).
+                raise_thread_exception(target, LeaseLostInterrupt)  # type: ignore[no-untyped-call]
+            for _ in range(1_000):  # it lands at the end of the first turn
+                pass
+        except LeaseLostInterrupt:
+            pass
 
     def fire(self) -> None:
         """Raise LeaseLostInterrupt in the body, if it still runs or as soon as it begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -246,6 +247,30 @@ def test_interrupt_that_has_not_landed_is_taken_back():
         except LeaseLostInterrupt:
             pass
         sum(range(50))
+
+
+UNDER_A_TRACER = """
+import sys
+from dramatiq_idem.body import Interrupter, LeaseLostInterrupt
+
+for is_landed in (True, False):
+    interrupter = Interrupter()
+    try:
+        with interrupter:
+            interrupter.fire()
+            is_landed and sum(map(len, ["ab"] * 1000))
+    except LeaseLostInterrupt:
+        pass
+sys.settrace(lambda *_: None)
+print((lambda: "goes on")())
+"""
+
+
+def test_interrupt_leaves_an_interpreter_that_works_under_a_tracer():
+    """A debugger's, or coverage's: CPython 3.11 hung at the next call once an interrupt had been cleared."""
+    command = [sys.executable, "-c", UNDER_A_TRACER]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=15.0, check=False)
+    assert ended.stdout == "goes on\n", ended.stderr
 
 
 @pytest.fixture
