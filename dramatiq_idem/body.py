@@ -75,7 +75,7 @@ class Interrupter:
                 # Fire once more: that replaces one under way, and is needed to end the search for it. Clearing it, with
                 # NULL, leaves the interpreter looking for it (3.11: under a tracer it then does nothing else).
                 raise_thread_exception(target, LeaseLostInterrupt)  # type: ignore[no-untyped-call]
-            for _ in range(1_000):  # it lands at the end of the first turn
+            for _turn in range(1_000):  # it lands at the end of the first turn
                 pass
         except LeaseLostInterrupt:
             pass
