@@ -66,7 +66,7 @@ class Record:
 
     @classmethod
     def parse(cls, text: str) -> Record:
-        """Read a record as it stands on a node; see ``lua/record.lua`` for the layout."""
+        """Read a record as it stands on a node; see ``lua/record.lua`` for the layout; its mark is left out."""
         state, generation, fence, token, takeovers, deadline, fingerprint, message_id, *tail = text.split(" ", 8)
         if state not in _STATES:
             raise ValueError(f"no record: {text[:80]!r}")
@@ -74,7 +74,7 @@ class Record:
             _STATES[state],
             int(generation),
             int(fence),
-            "" if token == "-" else token,  # noqa: S105 - the sign for none
+            "" if token == "-" else token.removesuffix("+"),  # noqa: S105 - the sign for none
             int(takeovers),
             int(deadline),
             "" if fingerprint == "-" else fingerprint,

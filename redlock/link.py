@@ -37,10 +37,6 @@ class Asker(Protocol):
     def is_open(self) -> bool:
         """Whether the reply is still wanted."""
 
-    @property
-    def is_won(self) -> bool:
-        """Whether a quorum granted: then what other nodes may have done late stands, and is not to be undone."""
-
     def answered(self, index: int, reply: Any) -> None:
         """Take a reply, or the NodeFaultError that ended the link."""
 
@@ -69,11 +65,6 @@ class Slot:
     def is_wanted(self) -> bool:
         """Whether somebody waits for the reply."""
         return self.asker is not None and self.asker.is_open
-
-    @property
-    def is_won(self) -> bool:
-        """Whether the command belongs to a round that a quorum granted."""
-        return self.asker is not None and self.asker.is_won
 
     def answer(self, reply: Any) -> None:
         """Hand the reply on."""
@@ -229,7 +220,7 @@ class Link:
         slots, self._slots = self._slots, deque()
         connection, self._connection = self._connection, None
         sock, self._socket = self._socket, None
-        undos = [slot.command.undo for slot in slots if slot.command.undo and not slot.is_won]
+        undos = [slot.command.undo for slot in slots if slot.command.undo]
         owed = [slot.command for slot in slots if slot.command.worth]
         if sock is not None and connection is not None:
             # Behind a command that was cut short an undo would be read as part of it: all or nothing.

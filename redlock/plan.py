@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from redlock.quorum import Verdict, Vote, VoteKind, tally
+from redlock.quorum import Vote, VoteKind
 from redlock.scripts import Script
 
 __all__ = [
@@ -97,9 +97,7 @@ def take_back(undo: Command, votes: Sequence[Vote] | None, nodes: int, timeout: 
     """
     if votes is None:
         return Broadcast((undo,) * nodes, timeout, nobody)
-    # The driver leaves it to this round where a quorum had granted, and it is given back all the same.
-    unsure = undo if tally(votes) is Verdict.GRANTED else replace(undo, worth=0.0)
-    commands = {VoteKind.GRANTED: undo, VoteKind.UNKNOWN: unsure, VoteKind.REFUSED: None}
+    commands = {VoteKind.GRANTED: undo, VoteKind.UNKNOWN: replace(undo, worth=0.0), VoteKind.REFUSED: None}
     return Broadcast(tuple(commands[vote.kind] for vote in votes), timeout, nobody)
 
 

@@ -8,6 +8,7 @@ majority of the configured nodes granted, for as long as the slowest of clocks a
 - Only the holder's token may lengthen or delete the key. Every attempt has a token of its own, so nothing that arrives
   late can be taken for a later attempt's.
 - An attempt that did not win takes back what it may have written, on all nodes that did not refuse: silence is not no.
+  Such an undo may come late, even where other nodes won the attempt: it leaves a key that an extension counts on.
 - Nodes may forget (admission.py), be slow, be down; a minority of them changes nothing.
 - Extend never revives: a reply that comes after validity ended counts for nothing. While the lease is valid, a node
   that lost the key gets it back afterwards, and counts from the next round on.
@@ -24,7 +25,7 @@ from redlock.events import Observer, notify
 from redlock.lease import Grant, Term
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, take_back
 from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
-from redlock.scripts import ACQUIRE, COUNTER, EXTEND, FENCE, HEAL, MARKER, PING, RELEASE
+from redlock.scripts import ACQUIRE, COUNTER, EXTEND, FENCE, HEAL, MARKER, PING, RELEASE, UNDO
 from redlock.settings import Settings
 
 __all__ = ["LockProtocol", "check_nodes", "fencing_token", "retry_after", "trusted"]
@@ -82,7 +83,7 @@ class LockProtocol:
             The grant, or the votes after what was written was taken back; and whether another attempt should follow at
             once, because a node was admitted that votes from now on, or max_ttl was raised.
         """
-        undo = self._release_command(resource, token)
+        undo = self._undo_command(resource, token)
         started = self._clock()
         until = started + trusted(ttl_ms, self._settings)
         votes: Sequence[Vote] | None = None
@@ -119,8 +120,8 @@ class LockProtocol:
 
         Source: as for a register's write-back (Attiya, Bar-Noy, Dolev 1995); the model check is in the tests.
         """
-        if not counters:
-            return None
+        if len(counters) < quorum_size(self._size):
+            return None  # fewer may all have missed the last token
         largest = max(counters)
         if list(counters).count(largest) >= quorum_size(self._size):
             return largest
@@ -186,7 +187,7 @@ class LockProtocol:
             )
         if tally(votes) is not Verdict.GRANTED or self._clock() >= until:
             raise _refusal(resource, votes)
-        counters = yield self._to_all(Command(COUNTER, self._fence_keys(resource), (token,)), everybody)
+        counters = yield self._to_all(self._counter_command(resource, token), everybody)
         answers = _granted(counters)
         fence = yield from self._fence(resource, token, [vote.reply[0] for vote in answers])
         spread = _clock_spread(answers) - (self._clock() - started) if answers else 0.0
@@ -217,10 +218,16 @@ class LockProtocol:
             notify(self._observer, event)
 
     def _acquire_command(self, resource: str, token: str, ttl_ms: int) -> Command:
-        lock, fence = self._settings.key("lock", resource), self._settings.key("fence", resource)
         args = (token, ttl_ms, self._settings.guard, self._settings.counter_life_ms)
-        undo = self._release_command(resource, token)
-        return Command(ACQUIRE, (lock, self._settings.key("marker"), fence), args, undo)
+        return Command(ACQUIRE, self._voting_keys(resource), args, self._undo_command(resource, token))
+
+    def _counter_command(self, resource: str, token: str) -> Command:
+        args = (token, self._settings.guard, self._settings.counter_life_ms)
+        return Command(COUNTER, self._voting_keys(resource), args)
+
+    def _voting_keys(self, resource: str) -> tuple[str, str, str]:
+        lock, fence = self._fence_keys(resource)
+        return lock, self._settings.key("marker"), fence
 
     def _extend_command(self, resource: str, token: str, ttl_ms: int) -> Command:
         keys = (self._settings.key("lock", resource), self._settings.key("marker"))
@@ -228,6 +235,9 @@ class LockProtocol:
 
     def _fence_keys(self, resource: str) -> tuple[str, str]:
         return self._settings.key("lock", resource), self._settings.key("fence", resource)
+
+    def _undo_command(self, resource: str, token: str) -> Command:
+        return Command(UNDO, (self._settings.key("lock", resource),), (token,), worth=self._settings.max_ttl)
 
     def _release_command(self, resource: str, token: str) -> Command:
         return Command(RELEASE, (self._settings.key("lock", resource),), (token,), worth=self._settings.max_ttl)

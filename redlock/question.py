@@ -9,7 +9,7 @@ from redlock.link import Slot
 from redlock.members import Member
 from redlock.node import NodeFaultError
 from redlock.plan import Broadcast, Clock, Command, everybody, nobody
-from redlock.quorum import Verdict, Vote, VoteKind, tally
+from redlock.quorum import Vote, VoteKind
 from redlock.resp import ReplyError
 from redlock.wire import packed, vote
 
@@ -122,14 +122,6 @@ class Question:
     def _awaits(self, missing: Sequence[Member]) -> bool:
         """Return whether a node is missing whose objection nobody has heard, because it always comes too late."""
         return self.broadcast.enough is not nobody and any(member.was_late_to_object for member in missing)
-
-    @property
-    def is_won(self) -> bool:
-        """Whether a quorum granted.
-
-        The undo of a node whose grant comes late must not be sent then: a later extension may have counted that node.
-        """
-        return not self.is_open and tally(self.votes) is Verdict.GRANTED
 
     def settle(self) -> None:
         """End the question with the votes that are there."""

@@ -18,6 +18,7 @@ __all__ = [
     "PING",
     "PLAIN_ACQUIRE",
     "RELEASE",
+    "UNDO",
     "Script",
     "load",
 ]
@@ -67,11 +68,12 @@ ADMISSION = load("redlock", "admission").text
 """Head of every script that may grant something: the function ``admission`` and what it needs."""
 
 ACQUIRE = load("redlock", "acquire", head=ADMISSION, grants=3)
-EXTEND = load("redlock", "extend", head=ADMISSION)
+EXTEND = load("redlock", "owner", "extend", head=ADMISSION)
 HEAL = load("redlock", "heal", head=ADMISSION)
-COUNTER = load("redlock", "counter", head=ADMISSION, grants=2)
-FENCE = load("redlock", "fence")
-RELEASE = load("redlock", "release", by_text=True)
+COUNTER = load("redlock", "owner", "counter", head=ADMISSION, grants=2)
+FENCE = load("redlock", "owner", "fence")
+RELEASE = load("redlock", "owner", "release", by_text=True)
+UNDO = load("redlock", "undo", by_text=True)
 ADMIT = load("redlock", "admit", head=ADMISSION, grants=2)
 MARKER = load("redlock", "marker", head=ADMISSION, grants=4)
 PLAIN_ACQUIRE = load("redlock", "plain_acquire")

@@ -30,8 +30,8 @@ if record and record.state == 'running' then
   end
   if record.deadline > now then return {0, 'busy', record.deadline - now, value, rights, longest} end
   takeovers = record.takeovers + 1
-  before = format('running', record.generation, record.fence, record.token, record.takeovers, record.deadline,
-    record.about, '')
+  before = format('running', record.generation, record.fence, record.token .. record.mark,
+    record.takeovers, record.deadline, record.about, '')
 end
 -- A counter that starts anew starts from the clock, coarse enough that the nodes agree.
 local fence = math.max(record and record.fence + 1 or math.floor(now / 1000) * 1048576, least)

@@ -1,4 +1,5 @@
--- Take a claim back as if it had never been; a generation that was begun stays.
+-- Take a claim back as if it had never been, unless a renewal counts on it already: then the attempt was won, and this
+-- comes late. A generation that was begun stays.
 -- KEYS: 1 record. ARGV: 1 token. Returns {1} if it was there, else {0}.
 local value = redis.call('GET', KEYS[1])
 if not value then return {0} end

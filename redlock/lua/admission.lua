@@ -17,7 +17,8 @@ local function identity()
   return string.match(info, 'master_replid:(%x+)')
 end
 
--- Returns nil, "<announced>/<granted>", the rights and the least that a fencing counter may be where the node may vote, else the refusal to answer:
+-- Returns nil, "<announced>/<granted>", the rights and the least that a fencing counter may be where the node may vote,
+-- else the refusal to answer:
 -- {-1, reason, ms left or 0, the marker as it was seen, our identity, our time in ms}. guard is '0' where the user
 -- switched it off, else the factor by which the wait exceeds max_ttl.
 local function admission(marker_key, now, ttl, guard)
@@ -29,9 +30,10 @@ local function admission(marker_key, now, ttl, guard)
   if not id then return redis.error_reply('FOREIGN value at ' .. marker_key) end
   if id ~= me then return {-1, 'restarted', 0, marker, me, now} end
   if tonumber(ttl) > tonumber(granted) then return {-1, 'max_ttl', 0, marker, me, now} end
-  local left = math.ceil(tonumber(announced) * tonumber(guard)) + 10 - (now - tonumber(since))
+  local votes_from = tonumber(since) + math.ceil(tonumber(announced) * tonumber(guard)) + 10
+  local left = votes_from - now
   if left > 0 then return {-1, 'waiting', left, marker, me, now} end
-  -- What was forgotten may be the last part of a counter only: go on above the clock at which this node began anew.
-  local least = since == '0' and 0 or (math.floor(tonumber(since) / 1000) + 1) * 1048576
+  -- What was forgotten may be the last part of a counter only: go on above any clock from which it can have started.
+  local least = since == '0' and 0 or math.floor(votes_from / 1000) * 1048576
   return nil, announced .. '/' .. granted, rights, least
 end

@@ -10,7 +10,7 @@ Kept: as many nodes that remember as a repair reads. A restart counts as forgett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -37,8 +37,6 @@ from tests.simulation.world import DRIFT, Outcome, World, name_scripts
 
 __all__ = ["PROFILES", "play", "profile_of"]
 
-EXCLUDED: frozenset[str] = frozenset()
-"""What claims are known to get wrong in rare schedules, and is not judged until it is mended."""
 PROFILES = ("usual", "liveness")
 TTL = 10.0
 RETENTION_MS = 86_400_000
@@ -73,14 +71,12 @@ class ClaimWorld(World):
         faults: list[Fault] | None,
         steps: bool,
         traces: bool,
-        excluded: Collection[str],
         plot: str | None,
     ) -> None:
         choose = Random(f"claims {seed}")
         timeout = choose.choice((0.05, 0.2, 0.5))
         settings = [Settings("c", TTL, TTL, timeout, DRIFT)] * choose.choice((2, 2, 3))
         self.profile = profile
-        self.excluded = excluded
         self.quorums = Quorums(nodes, choose.choice((nodes // 2 + 1,) * 4 + (nodes,)))
         limits = Limits(remembering=self.quorums.remembering, needs_rights=True)
         super().__init__(
@@ -412,12 +408,11 @@ def play(
     faults: Iterable[Fault] | None = None,
     steps: bool = False,
     traces: bool = False,
-    excluded: Collection[str] = EXCLUDED,
     plot: str | None = None,
 ) -> Outcome:
     """Play one schedule; arguments as for locks."""
     plan = None if faults is None else list(faults)
     chosen = profile or profile_of(seed)
-    world = ClaimWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, excluded=excluded, plot=plot)
+    world = ClaimWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, plot=plot)
     with world.playing():
         return world.play()

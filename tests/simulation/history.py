@@ -16,8 +16,6 @@ __all__ = [
     "LOCK_CHECKS",
     "Entry",
     "History",
-    "fencing_of_new_data",
-    "undone_while_held",
     "violations",
 ]
 
@@ -139,7 +137,7 @@ _OWNED = ("acquire", "extend", "heal", "release", "renew", "abandon", "undo")
 
 
 def ownership(history: Iterable[Entry]) -> Iterator[str]:
-    """S4: no command for one token changes a live key of another.
+    """S4: no command for one token changes a live key of another, and no undo one that an extension counts on.
 
     `more` of write: the script, and the key's (value, expiry) before and after, None for none.
     """
@@ -150,7 +148,9 @@ def ownership(history: Iterable[Entry]) -> Iterator[str]:
                 continue
             words = before[0].split(" ", 4)
             owner = words[3] if len(words) > 3 else words[0]  # of a record, or of a lock
-            if owner != entry.token and after != before:
+            is_counted_on = owner.endswith("+")
+            is_strangers = owner.removesuffix("+") != entry.token
+            if (is_strangers or (is_counted_on and script == "undo")) and after != before:
                 yield f"S4 {entry.who} {entry.key}: {script} for {entry.token} made {before} into {after}"
 
 
@@ -201,22 +201,18 @@ def honest_votes(history: Iterable[Entry]) -> Iterator[str]:
                 yield f"S6 {entry.key}: {entry.token} granted by {sorted(voters)} of {nodes} nodes"
 
 
-def fencing(history: Iterable[Entry], *, trusts_old_data: bool = True) -> Iterator[str]:
+def fencing(history: Iterable[Entry]) -> Iterator[str]:
     """F1: no two tokens have the same fencing token. F2: a lease asked for after another was granted has a larger one.
 
-    `more` of fenced: when the lease was asked for, and its fencing token; of forgot: "partly" where old data came back.
+    `more` of fenced: when the lease was asked for, and its fencing token.
     """
     leases: defaultdict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
-    spoilt: set[str] = set()
     for entry in history:
         if entry.kind == "fenced":
             asked, fence = entry.more
             leases[entry.key].append((asked, entry.time, fence, entry.token))
-        elif entry.kind == "forgot" and entry.more == "partly" and not trusts_old_data:
-            spoilt.update(leases)
     for key, found in leases.items():
-        if key not in spoilt:
-            yield from _unordered(key, found)
+        yield from _unordered(key, found)
 
 
 def _unordered(key: str, leases: list[tuple[float, float, int, str]]) -> Iterator[str]:
@@ -232,11 +228,6 @@ def _unordered(key: str, leases: list[tuple[float, float, int, str]]) -> Iterato
                 yield f"F2 {key}: {token} has {fence}, asked for after {other_token} was granted {other}"
 
 
-def fencing_of_new_data(history: Iterable[Entry]) -> Iterator[str]:
-    """F1 and F2, but not for a resource once a node has come back with older data: a counter from before counts on."""
-    return fencing(history, trusts_old_data=False)
-
-
 LOCK_CHECKS = (
     exclusion,
     continuity,
@@ -247,25 +238,6 @@ LOCK_CHECKS = (
     honest_votes,
     fencing,
 )
-
-
-def undone_while_held(history: Iterable[Entry]) -> set[str]:
-    """Return the resources of which a node deleted a holder's key for that holder's own token, though nobody released.
-
-    That is the undo of an acquire whose reply never came, sent although the attempt had won.
-    """
-    held: set[str] = set()
-    found = set()
-    for entry in history:
-        if entry.kind == "granted":
-            held.add(entry.token)
-        elif entry.kind == "released":
-            held.discard(entry.token)
-        elif entry.kind == "write" and entry.token in held:
-            script, before, after = entry.more
-            if script == "release" and before is not None and before[0] == entry.token and after is None:
-                found.add(entry.key.rpartition(":")[2])
-    return found
 
 
 def once(history: Iterable[Entry]) -> Iterator[str]:

@@ -8,7 +8,7 @@ Profiles:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
@@ -23,9 +23,6 @@ from tests.simulation.faults import Fault, Limits
 from tests.simulation.history import (
     LIVENESS_CHECKS,
     LOCK_CHECKS,
-    fencing,
-    fencing_of_new_data,
-    undone_while_held,
     violations,
 )
 from tests.simulation.scheduler import InterruptedPlanError, Process, Task
@@ -35,16 +32,6 @@ from tests.simulation.world import DRIFT, Outcome, World, name_scripts
 
 __all__ = ["PROFILES", "play", "profile_of"]
 
-EXCLUDED = frozenset({"undone while held", "old counters", "attached counters"})
-"""What the locks are known to get wrong in rare schedules, and is not judged until it is mended.
-
-undone while held   the undo of an acquire that was not answered may be sent although the attempt wins by the others
-                    (it is decided but still waits, or the link is closed before): it takes a vote away that an
-                    extension or `attach` has counted meanwhile
-old counters        a node that comes back with older data starts its fencing tokens from where it began to wait: too
-                    low if clocks differ by more than a second
-attached counters   `attach` takes its fencing token from whoever answers, also from one node alone
-"""
 TTL = 10.0
 LONG = 30.0
 PROFILES = ("uniform", "mixed", "liveness")
@@ -68,7 +55,6 @@ class LockWorld(World):
         faults: list[Fault] | None,
         steps: bool,
         traces: bool,
-        excluded: Collection[str],
         plot: str | None,
     ) -> None:
         choose = Random(f"locks {seed}")
@@ -78,7 +64,6 @@ class LockWorld(World):
             for index in range(choose.choice((2, 3) if profile == "mixed" else (2, 2, 2, 3)))
         ]
         self.profile = profile
-        self.excluded = excluded
         self.horizon = choose.choice((10.0, 20.0, 30.0))
         limits = Limits(remembering=nodes // 2 + 1 if profile == "mixed" else 0)
         plots = {
@@ -134,14 +119,7 @@ class LockWorld(World):
 
     def _judged(self) -> list[str]:
         checks = [*LOCK_CHECKS, *(LIVENESS_CHECKS if self.profile == "liveness" else ())]
-        if "old counters" in self.excluded:
-            checks[checks.index(fencing)] = fencing_of_new_data
-        found = violations(self.history, checks)
-        if found and "undone while held" in self.excluded:
-            undone = undone_while_held(self.history)
-            self.seen["undone while held"] += len(undone)
-            found = [each for each in found if each[:2] not in ("S1", "S2") or each[3:].partition(":")[0] not in undone]
-        return found
+        return violations(self.history, checks)
 
     def settle_down(self) -> None:
         """End all faults but a minority of nodes that stays down, and look whether everything works again."""
@@ -248,8 +226,6 @@ class User:
         except FencingUnavailableError:
             world.seen["no fencing token"] += 1
         else:
-            if script == "extend" and "attached counters" in world.excluded:
-                return term
             world.history.add("fenced", time, self.who, grant.resource, grant.token, until, (began, fence))
         return term
 
@@ -336,7 +312,6 @@ def play(
     faults: Iterable[Fault] | None = None,
     steps: bool = False,
     traces: bool = False,
-    excluded: Collection[str] = EXCLUDED,
     plot: str | None = None,
 ) -> Outcome:
     """Play one schedule.
@@ -348,11 +323,10 @@ def play(
         faults: A plan of faults in place of the one that the seed means.
         steps: Whether node clocks step, which breaks an assumption.
         traces: Whether to keep a timeline.
-        excluded: What is not judged.
         plot: The faults that belong together, as in `faults.plot`; default: one of those that go with the profile.
     """
     chosen = profile or profile_of(seed)
     plan = None if faults is None else list(faults)
-    world = LockWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, excluded=excluded, plot=plot)
+    world = LockWorld(seed, nodes, chosen, faults=plan, steps=steps, traces=traces, plot=plot)
     with world.playing():
         return world.play()

@@ -150,8 +150,10 @@ def _regex(pattern: str) -> re.Pattern[str]:
                 raise NotImplementedError(f"pattern class %{name}")
             else:
                 out.append(re.escape(name))
-        elif char in "-[":
+        elif char == "[":
             raise NotImplementedError(f"pattern item {char}")
+        elif char == "-":
+            out.append("*?")
         elif char == "$":
             out.append("\\Z" if index == len(pattern) - 1 else "\\$")
         elif char in "{}|\\":

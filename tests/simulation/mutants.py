@@ -87,14 +87,14 @@ MUTANTS = [
         "S1",
         Edit(
             "redlock/lua/release.lua",
-            "if redis.call('GET', KEYS[1]) == ARGV[1] then",
+            "if is_ours(redis.call('GET', KEYS[1])) then",
             "if redis.call('GET', KEYS[1]) then",
         ),
     ),
     _lock(
         "extension may shorten",
         "S5",
-        Edit("redlock/lua/extend.lua", "if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then", "if true then"),
+        Edit("redlock/lua/extend.lua", "math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))", "ARGV[2]"),
     ),
     _lock(
         "extension brings a key back",
@@ -165,7 +165,6 @@ MUTANTS = [
         ),
         Edit("redlock/lua/counter.lua", "if not counter then return {0, 'no counter'} end", "counter = counter or 0"),
         plot="heal",
-        excluded=(),
     ),
     _lock(
         "heal without an end",
@@ -208,11 +207,27 @@ MUTANTS = [
         plot="raise",
     ),
     _lock(
-        "undo of a round that was won",
+        "undo of a key that an extension counts on",
         "S1 S2",
-        Edit("redlock/link.py", "if slot.command.undo and not slot.is_won]", "if slot.command.undo]"),
+        Edit("redlock/lua/extend.lua", "ARGV[1] .. '+'", "ARGV[1]"),
+        Edit("redlock/lua/heal.lua", "ARGV[1] .. '+'", "ARGV[1]"),
         plot="late",
-        excluded=(),
+    ),
+    _lock(
+        "fencing token from a minority of counters",
+        "F1 F2",
+        Edit(PROTOCOL, "if len(counters) < quorum_size(self._size):", "if not counters:"),
+        profile="mixed",
+    ),
+    _lock(
+        "counters from where a node began to wait",
+        "F1 F2",
+        Edit(
+            "redlock/lua/admission.lua",
+            "math.floor(votes_from / 1000) * 1048576",
+            "(math.floor(tonumber(since) / 1000) + 1) * 1048576",
+        ),
+        plot="old",
     ),
     _lock(
         "attached after the validity",
@@ -233,7 +248,6 @@ MUTANTS = [
             "or math.floor(now / 1000) * 1048576, 0)",
         ),
         plot="old",
-        excluded=(),
     ),
     _lock(
         "replies read late count",

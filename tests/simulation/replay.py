@@ -53,14 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", help="the faults that belong together; default: as the seed has it")
     parser.add_argument("--mutant", help="a rule that is taken out")
     parser.add_argument("--faults", help='numbers of the faults to keep, "none" for none; default all')
-    parser.add_argument("--judge-all", action="store_true", help="also what is known to be wrong")
     chosen = parser.parse_args(arguments)
     with _world(chosen.mode, chosen.mutant) as (world, options):
         options |= {
             name: value for name in ("nodes", "profile", "plot") if (value := getattr(chosen, name)) is not None
         }
-        if chosen.judge_all:
-            options["excluded"] = ()
         faults = None
         if chosen.faults is not None:
             planned = world.play(chosen.seed, **options).faults

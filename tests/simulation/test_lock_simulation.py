@@ -12,7 +12,7 @@ from tests.simulation.replay import main, timeline
 COUNTS = {3: (500, 10_000), 5: (250, 5_000)}
 """Schedules by number of nodes: in a quick run, and in a full one."""
 CORPUS = [
-    (3, None, (141, 188, 346, 950, 1420, 1587, 2420, 2556, 3035, 3349, 5014)),
+    (3, None, (141, 188, 346, 950, 1243, 1420, 1587, 2420, 2556, 3035, 3349, 5014)),
     (3, "mixed", (0, 313, 960, 4796)),
     (5, None, (0, 7, 100)),
 ]
@@ -94,11 +94,3 @@ def test_a_schedule_can_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None
     assert "acquire" in drawn
     assert main(["--seed", "3", "--faults", "none"]) == 0
     assert "violations:\n  none" in capsys.readouterr().out
-
-
-@pytest.mark.skipif(not is_full(), reason="SIMULATION=full plays it")
-@pytest.mark.xfail(reason="what lock_world.EXCLUDED names; take it out there once this passes", strict=True)
-@pytest.mark.timeout(600)
-def test_no_promise_breaks_with_nothing_left_out() -> None:
-    """As above, and the rare schedules that are known to break are judged too."""
-    check(campaign(lock_world, range(12_000), most_broken=1, excluded=()), excluded=())

@@ -21,7 +21,7 @@ from redlock import (
     VoteKind,
     trusted,
 )
-from redlock.plan import Plan
+from redlock.plan import Command, Plan
 from tests.tools.plans import (
     ManualClock,
     cut_off,
@@ -50,12 +50,17 @@ def clock() -> ManualClock:
 def taken_back(step: Any, votes: Sequence[Vote] | None = None, token: str = "t1") -> None:  # noqa: S107 - no secret
     """Check that a step deletes the token's key wherever it may be: everywhere but where it was refused."""
     assert isinstance(step, Broadcast)
-    expected = [None if vote and vote.kind is VoteKind.REFUSED else "release" for vote in votes or [None] * 3]
-    assert [command and command.script.name for command in step.commands] in (expected, ["release"] * len(expected))
+    expected = [None if vote and vote.kind is VoteKind.REFUSED else "undo" for vote in votes or [None] * 3]
+    assert scripts_of(step) in (expected, ["undo"] * len(expected))
     for command in step.commands:
         if command:
-            assert (command.keys, command.args) == (("redlock:lock:r",), (token,))
-            assert command.script.by_text, "nobody may be there any more to answer a NOSCRIPT"
+            deletes_our_key(command, token)
+
+
+def deletes_our_key(command: Command, token: str = "t1") -> None:  # noqa: S107 - no secret
+    """Check what a command deletes, and that it can be sent where nobody waits for the answer."""
+    assert (command.keys, command.args) == (("redlock:lock:r",), (token,))
+    assert command.script.by_text, "nobody may be there any more to answer a NOSCRIPT"
 
 
 def fails(plan: Plan[Any], step_answer: Any = None) -> BaseException:
@@ -77,7 +82,7 @@ def test_acquire_asks_all_nodes_at_once(clock: ManualClock) -> None:
     assert (command.script.name, command.args[:2]) == ("acquire", ("t1", TTL_MS))
     assert command.keys == ("redlock:lock:r", "redlock:marker", "redlock:fence:r")
     assert command.undo is not None
-    assert (command.undo.script.name, command.undo.keys, command.undo.args) == ("release", ("redlock:lock:r",), ("t1",))
+    assert (command.undo.script.name, command.undo.keys, command.undo.args) == ("undo", ("redlock:lock:r",), ("t1",))
     cut_off(plan)
 
 
@@ -467,7 +472,9 @@ def test_extension_has_no_undo(clock: ManualClock, term: Term) -> None:
 def test_release_says_whether_a_quorum_was_still_ours(clock: ManualClock, letters: str, ours: bool) -> None:  # noqa: FBT001
     """L55: only our token's key is deleted, on all nodes at once, needing no admission."""
     plan = protocol(clock).release("r", "t1")
-    taken_back(next(plan))
+    command = only_command(next(plan))
+    assert command.script.name == "release"
+    deletes_our_key(command)
     assert result_of(plan, spelled(letters)) is ours
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from redlock.plan import Command, take_back
-from redlock.scripts import RELEASE
+from redlock.scripts import UNDO as UNDO_SCRIPT
 from tests.tools.plans import spelled
 
-UNDO = Command(RELEASE, ("redlock:lock:r",), ("t",), worth=30.0)
+UNDO = Command(UNDO_SCRIPT, ("redlock:lock:r",), ("t",), worth=30.0)
 
 
 def test_refused_nodes_are_not_told() -> None:

@@ -11,8 +11,6 @@ from tests.simulation.history import (
     LIVENESS_CHECKS,
     LOCK_CHECKS,
     Entry,
-    fencing_of_new_data,
-    undone_while_held,
     violations,
 )
 
@@ -196,17 +194,3 @@ def test_bad_claim_histories_are_told_by_their_rule(rule: str, history: list[Ent
 )
 def test_goals_are_reached_within_their_bound(bound: float, found: float | None, is_good: bool) -> None:  # noqa: FBT001
     assert (violations([Entry("goal", 9, key="x", more=("L1", bound, found))], LIVENESS_CHECKS) == []) is is_good
-
-
-def test_old_counters_are_not_judged_where_that_is_asked() -> None:
-    """Only for resources that had tokens before the older data came back."""
-    goes_back = BAD_LOCKS["a fencing token that goes back"][1]
-    old = Entry("forgot", 1.5, "n0", more="partly")
-    assert list(fencing_of_new_data([goes_back[0], old, goes_back[1]])) == []
-    assert list(fencing_of_new_data([old, *goes_back])) != []
-
-
-def test_an_undo_of_what_was_granted_is_told_from_a_release() -> None:
-    gone = written(3, "release", "t1", ("t1", 5), None)
-    assert undone_while_held([granted(1, "a", "t1", 5), gone]) == {"x"}
-    assert undone_while_held([granted(1, "a", "t1", 5), happened("released", 2, "a", "t1"), gone]) == set()
