@@ -21,14 +21,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from redlock.errors import SettingsError
+from redlock.errors import QuorumUnreachableError, SettingsError
 from redlock.events import Admitted
 from redlock.marker import Admission, Longest, Marker, Refusal
-from redlock.plan import Broadcast, Plan
+from redlock.plan import Broadcast, Command, Plan
 from redlock.quorum import Vote, VoteKind, quorum_size
+from redlock.scripts import MARKER
 from redlock.settings import Settings
 
-__all__ = ["admit", "asks_for_raise", "decide", "raise_max_ttl", "vouch"]
+__all__ = ["admit", "asks_for_raise", "bootstrap", "decide", "raise_max_ttl", "vouch"]
 
 FORGOT = ("new", "restarted")
 """Reasons of a refusal after which the marker has to be written anew."""
@@ -173,6 +174,28 @@ def vouch(markers: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
     ]
     answers = yield from _write(words, settings)
     return [Admitted(answer.node, "vouched", "records", 0) for answer in answers if answer.kind is VoteKind.GRANTED]
+
+
+def bootstrap(nodes: int, settings: Settings, *, force: bool) -> Plan[list[Admitted]]:
+    """Let new nodes serve at once, on somebody's word that they have forgotten nothing; return what was written.
+
+    Raises:
+        SettingsError: A node votes already or holds keys of the namespace; not with ``force``.
+        QuorumUnreachableError: Not all nodes answered, or one changed meanwhile.
+    """
+    command = Command(MARKER, (settings.key("marker"),), (settings.pattern,))
+    markers = yield Broadcast.to_all(command, nodes, settings.node_timeout)
+    for vote in markers:
+        if vote.kind is VoteKind.UNKNOWN:
+            raise QuorumUnreachableError("bootstrap", markers)
+        if vote.reply[0] and not force:
+            raise SettingsError(f"{vote.node} already votes or once did ({vote.reply[0]}); force to override")
+        if vote.reply[3] and not force:
+            raise SettingsError(f"{vote.node} already holds keys of the namespace; force to override")
+    admitted = yield from vouch(markers, settings)
+    if len(admitted) < nodes:
+        raise QuorumUnreachableError("bootstrap", markers)
+    return admitted
 
 
 def _write(decisions: Sequence[Admission | None], settings: Settings) -> Plan[Sequence[Vote]]:

@@ -13,10 +13,11 @@ from tenacity.wait import wait_base
 from redlock.clock import clock, new_token, pauses
 from redlock.errors import LeaseLostError
 from redlock.events import LeaseLost, Observer, notify
+from redlock.fencing import fencing_token
 from redlock.lease import Grant, Term
 from redlock.node import Node, NodeSource, nodes_id, parse_nodes
 from redlock.plan import Plan
-from redlock.protocol import LockProtocol, fencing_token
+from redlock.protocol import LockProtocol
 from redlock.settings import Duration, Settings, check_resource, seconds
 
 __all__ = ["DEFAULT_PAUSE", "HeldLease", "Rules"]

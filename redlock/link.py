@@ -12,8 +12,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from redis.connection import AbstractConnection
 
@@ -21,55 +20,14 @@ from redlock.facts import Facts, unfit
 from redlock.node import Node, NodeFaultError
 from redlock.plan import Clock, Command
 from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader
+from redlock.slot import Slot
 from redlock.wire import closing_fault, disconnect, packed, socket_of, talk
 
-__all__ = ["Link", "Slot"]
+__all__ = ["Link"]
 
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _MOST_UNANSWERED = 10_000
 """Slots of a link before it is given up: a bound for a node that neither answers nor fails."""
-
-
-class Asker(Protocol):
-    """Who sent a command."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the reply is still wanted."""
-
-    def answered(self, index: int, reply: Any) -> None:
-        """Take a reply, or the NodeFaultError that ended the link."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """A command that was sent and whose reply is still to come.
-
-    Args:
-        command: What was sent.
-        asker: Who gets the reply; None if nobody waits for it.
-        index: The node's place among the asker's votes.
-        sent_at: Clock reading when it was queued.
-        deadline: Clock reading after which the link is given up.
-        sent_as: Its number among the link's commands.
-    """
-
-    command: Command
-    asker: Asker | None
-    index: int
-    sent_at: float
-    deadline: float
-    sent_as: int = 0
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits for the reply."""
-        return self.asker is not None and self.asker.is_open
-
-    def answer(self, reply: Any) -> None:
-        """Hand the reply on."""
-        if self.asker is not None:
-            self.asker.answered(self.index, reply)
 
 
 class Link:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import NodeDown, NodeUp, Observer, notify
-from redlock.link import Link, Slot
+from redlock.link import Link
 from redlock.node import NO_TLS_HINT, Node, NodeFaultError
 from redlock.plan import Clock, Command
 from redlock.quorum import Vote, VoteKind, quorum_size
+from redlock.slot import Slot
 
 __all__ = ["OPENING_LINGER", "Member", "Members"]
 

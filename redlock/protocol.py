@@ -20,15 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from redlock import admission
-from redlock.errors import FencingUnavailableError, LockHeldError, QuorumUnreachableError, SettingsError
+from redlock.commands import LockCommands
+from redlock.errors import LockHeldError, QuorumUnreachableError, SettingsError
 from redlock.events import Observer, notify
+from redlock.fencing import clock_spread
 from redlock.lease import Grant, Term
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, take_back
-from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
-from redlock.scripts import ACQUIRE, COUNTER, EXTEND, FENCE, HEAL, MARKER, PING, RELEASE, UNDO
+from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, retry_after, tally, validity
+from redlock.scripts import PING
 from redlock.settings import Settings
 
-__all__ = ["LockProtocol", "check_nodes", "fencing_token", "retry_after", "trusted"]
+__all__ = ["LockProtocol", "check_nodes", "trusted"]
 
 _BUDGET = 0.4
 """Largest share of a lease's ttl that a round may wait for a node: most of it must be left to be used."""
@@ -49,6 +51,7 @@ class LockProtocol:
         self, settings: Settings, size: int, clock: Clock, new_token: Callable[[], str], observer: Observer
     ) -> None:
         self._settings = settings
+        self._commands = LockCommands(settings)
         self._size = size
         self._clock = self.clock = clock
         self._new_token = new_token
@@ -83,12 +86,12 @@ class LockProtocol:
             The grant, or the votes after what was written was taken back; and whether another attempt should follow at
             once, because a node was admitted that votes from now on, or max_ttl was raised.
         """
-        undo = self._undo_command(resource, token)
+        undo = self._commands.undo(resource, token)
         started = self._clock()
         until = started + trusted(ttl_ms, self._settings)
         votes: Sequence[Vote] | None = None
         try:
-            votes = yield self._to_all(self._acquire_command(resource, token, ttl_ms), is_decided, ttl_ms)
+            votes = yield self._to_all(self._commands.acquire(resource, token, ttl_ms), is_decided, ttl_ms)
             twice = [vote.node for vote in votes if vote.cause and vote.cause.startswith("TWICE")]
             if twice:
                 raise SettingsError(
@@ -104,7 +107,7 @@ class LockProtocol:
             if tally(votes) is Verdict.GRANTED and self._clock() < until:
                 fence = yield from self._fence(resource, token, [vote.reply[0] for vote in _granted(votes)])
             if tally(votes) is Verdict.GRANTED and self._clock() < until:
-                spread = _clock_spread(votes) - (self._clock() - started)
+                spread = clock_spread(votes) - (self._clock() - started)
                 return Grant(resource, token, ttl_ms / 1000, started, until, fence, spread), False
         except BaseException:
             yield take_back(undo, votes, self._size, self._settings.node_timeout)
@@ -125,8 +128,7 @@ class LockProtocol:
         largest = max(counters)
         if list(counters).count(largest) >= quorum_size(self._size):
             return largest
-        command = Command(FENCE, self._fence_keys(resource), (token, largest, self._settings.counter_life_ms))
-        votes = yield self._to_all(command, is_decided)
+        votes = yield self._to_all(self._commands.fence(resource, token, largest), is_decided)
         return largest if tally(votes) is Verdict.GRANTED else None
 
     def extend(self, term: Term, token: str, fence: int | None = None) -> Plan[bool]:
@@ -139,7 +141,7 @@ class LockProtocol:
         if term.is_lost:
             return False
         ttl_ms = round(term.ttl * 1000)
-        command = self._extend_command(term.resource, token, ttl_ms)
+        command = self._commands.extend(term.resource, token, ttl_ms)
         timeout = min(self._settings.node_timeout, term.ttl * _BUDGET, term.remaining())
         votes = yield Broadcast.to_all(command, self._size, timeout, is_decided)
         until = started + trusted(ttl_ms, self._settings)
@@ -165,8 +167,8 @@ class LockProtocol:
         commands: list[Command | None] = []
         for vote in votes:
             is_gone = vote.kind is VoteKind.REFUSED and vote.reply[0] == "gone"
-            args = (token, int(vote.reply[1]) + left_ms if is_gone else 0, fence or 0, self._settings.counter_life_ms)
-            commands.append(Command(HEAL, self._fence_keys(term.resource), args) if is_gone else None)
+            until_ms = int(vote.reply[1]) + left_ms if is_gone else 0
+            commands.append(self._commands.heal(term.resource, token, until_ms, fence or 0) if is_gone else None)
         if any(commands):
             yield Broadcast(tuple(commands), self._settings.node_timeout)
 
@@ -180,67 +182,30 @@ class LockProtocol:
         """
         started = self._clock()
         until = started + trusted(ttl_ms, self._settings)
-        votes = yield self._to_all(self._extend_command(resource, token, ttl_ms), is_decided, ttl_ms)
+        votes = yield self._to_all(self._commands.extend(resource, token, ttl_ms), is_decided, ttl_ms)
         if any(vote.kind is VoteKind.REFUSED and vote.reply[0] == "max_ttl" for vote in votes):
             raise SettingsError(
                 f"ttl {ttl_ms / 1000:g} s exceeds the max_ttl that the nodes know; acquire can raise it"
             )
         if tally(votes) is not Verdict.GRANTED or self._clock() >= until:
             raise _refusal(resource, votes)
-        counters = yield self._to_all(self._counter_command(resource, token), everybody)
+        counters = yield self._to_all(self._commands.counter(resource, token), everybody)
         answers = _granted(counters)
         fence = yield from self._fence(resource, token, [vote.reply[0] for vote in answers])
-        spread = _clock_spread(answers) - (self._clock() - started) if answers else 0.0
+        spread = clock_spread(answers) - (self._clock() - started) if answers else 0.0
         if self._clock() >= until:
             raise _refusal(resource, votes)
         return Grant(resource, token, ttl_ms / 1000, started, until, fence, spread)
 
     def release(self, resource: str, token: str) -> Plan[bool]:
         """Delete the lock where it is still ours; return whether a quorum still had it."""
-        votes = yield self._to_all(self._release_command(resource, token), is_decided)
+        votes = yield self._to_all(self._commands.release(resource, token), is_decided)
         return tally(votes) is Verdict.GRANTED
 
     def bootstrap(self, *, force: bool) -> Plan[None]:
-        """Let new nodes serve at once, on somebody's word that they have forgotten nothing."""
-        command = Command(MARKER, (self._settings.key("marker"),), (self._settings.pattern,))
-        markers = yield self._to_all(command, everybody)
-        for vote in markers:
-            if vote.kind is VoteKind.UNKNOWN:
-                raise QuorumUnreachableError("bootstrap", markers)
-            if vote.reply[0] and not force:
-                raise SettingsError(f"{vote.node} already votes or once did ({vote.reply[0]}); force to override")
-            if vote.reply[3] and not force:
-                raise SettingsError(f"{vote.node} already holds keys of the namespace; force to override")
-        admitted = yield from admission.vouch(markers, self._settings)
-        if len(admitted) < self._size:
-            raise QuorumUnreachableError("bootstrap", markers)
-        for event in admitted:
+        """Let new nodes serve at once; see `admission.bootstrap`."""
+        for event in (yield from admission.bootstrap(self._size, self._settings, force=force)):
             notify(self._observer, event)
-
-    def _acquire_command(self, resource: str, token: str, ttl_ms: int) -> Command:
-        args = (token, ttl_ms, self._settings.guard, self._settings.counter_life_ms)
-        return Command(ACQUIRE, self._voting_keys(resource), args, self._undo_command(resource, token))
-
-    def _counter_command(self, resource: str, token: str) -> Command:
-        args = (token, self._settings.guard, self._settings.counter_life_ms)
-        return Command(COUNTER, self._voting_keys(resource), args)
-
-    def _voting_keys(self, resource: str) -> tuple[str, str, str]:
-        lock, fence = self._fence_keys(resource)
-        return lock, self._settings.key("marker"), fence
-
-    def _extend_command(self, resource: str, token: str, ttl_ms: int) -> Command:
-        keys = (self._settings.key("lock", resource), self._settings.key("marker"))
-        return Command(EXTEND, keys, (token, ttl_ms, self._settings.guard))
-
-    def _fence_keys(self, resource: str) -> tuple[str, str]:
-        return self._settings.key("lock", resource), self._settings.key("fence", resource)
-
-    def _undo_command(self, resource: str, token: str) -> Command:
-        return Command(UNDO, (self._settings.key("lock", resource),), (token,), worth=self._settings.max_ttl)
-
-    def _release_command(self, resource: str, token: str) -> Command:
-        return Command(RELEASE, (self._settings.key("lock", resource),), (token,), worth=self._settings.max_ttl)
 
     def _to_all(self, command: Command, enough: Enough, ttl_ms: int | None = None) -> Broadcast:
         """Ask all nodes; with a ttl, for no more of it than a lease can afford to wait."""
@@ -263,32 +228,8 @@ def trusted(ttl_ms: int, settings: Settings) -> float:
     return validity(ttl_ms / 1000, 0.0, settings.drift)
 
 
-def fencing_token(grant: Grant, settings: Settings) -> int:
-    """Return a grant's fencing token.
-
-    Raises:
-        FencingUnavailableError: It cannot be vouched for.
-    """
-    if not settings.restart_guard:
-        raise FencingUnavailableError("without the restart guard a node that forgot could repeat a token")
-    if grant.clock_spread > settings.guard_wait - 1:
-        raise FencingUnavailableError(
-            f"the nodes' clocks are {grant.clock_spread:.1f} s apart: more than the guard's wait less the second that "
-            "counters start from, so a node that forgot could repeat a token"
-        )
-    if grant.fence is None:
-        raise FencingUnavailableError("no majority of nodes confirmed it")
-    return grant.fence
-
-
 def _granted(votes: Sequence[Vote]) -> list[Vote]:
     return [vote for vote in votes if vote.kind is VoteKind.GRANTED]
-
-
-def _clock_spread(votes: Sequence[Vote]) -> float:
-    """Return how far the clocks of the granting nodes are apart at most, in seconds, the round's length included."""
-    clocks = [int(vote.reply[1]) / 1000 for vote in _granted(votes)]
-    return max(clocks) - min(clocks)
 
 
 def _refusal(resource: str, votes: Sequence[Vote]) -> LockHeldError | QuorumUnreachableError:
@@ -298,12 +239,3 @@ def _refusal(resource: str, votes: Sequence[Vote]) -> LockHeldError | QuorumUnre
     if tally(votes) is Verdict.GRANTED:
         return QuorumUnreachableError(resource, votes, "granted too late to leave any validity")
     return QuorumUnreachableError(resource, votes)
-
-
-def retry_after(votes: Sequence[Vote]) -> float | None:
-    """Return the seconds after which enough holders' keys have ended for a quorum; None if the nodes cannot tell."""
-    refusals = [int(vote.reply[1]) for vote in votes if vote.kind is VoteKind.REFUSED and len(vote.reply) > 1]
-    lefts = sorted(left / 1000 for left in refusals if left >= 0)  # a key without an end is somebody else's
-    free = sum(vote.kind is not VoteKind.REFUSED for vote in votes)
-    needed = len(votes) // 2 + 1 - free
-    return lefts[needed - 1] if 0 < needed <= len(lefts) else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redlock.link import Slot
 from redlock.members import Member
 from redlock.node import NodeFaultError
 from redlock.plan import Broadcast, Clock, Command, everybody, nobody
 from redlock.quorum import Vote, VoteKind
 from redlock.resp import ReplyError
+from redlock.slot import Slot
 from redlock.wire import packed, vote
 
 __all__ = ["Question", "is_for_all"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ROUNDING", "Verdict", "Vote", "VoteKind", "is_decided", "quorum_size", "tally", "validity"]
+__all__ = ["ROUNDING", "Verdict", "Vote", "VoteKind", "is_decided", "quorum_size", "retry_after", "tally", "validity"]
 
 ROUNDING = 0.002
 """Seconds taken off every lease for the servers' whole milliseconds. Source: redlock-rb, CLOCK_DRIFT_FACTOR's 2 ms."""
@@ -93,3 +93,12 @@ def is_decided(votes: Sequence[Vote | None]) -> bool:
     Short of that all are waited for: nodes that refuse to vote are admitted only when all have answered.
     """
     return None not in votes or tally(votes) is not Verdict.UNREACHABLE
+
+
+def retry_after(votes: Sequence[Vote]) -> float | None:
+    """Return the seconds after which enough holders' keys have ended for a quorum; None if the nodes cannot tell."""
+    refusals = [int(vote.reply[1]) for vote in votes if vote.kind is VoteKind.REFUSED and len(vote.reply) > 1]
+    lefts = sorted(left / 1000 for left in refusals if left >= 0)  # a key without an end is somebody else's
+    free = sum(vote.kind is not VoteKind.REFUSED for vote in votes)
+    needed = quorum_size(len(votes)) - free
+    return lefts[needed - 1] if 0 < needed <= len(lefts) else None

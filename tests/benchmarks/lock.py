@@ -59,7 +59,7 @@ def ready_made(urls: list[str], count: int) -> list[tuple[bytes, bytes]]:
     pairs = []
     for number in range(count):
         resource, token = f"bench:floor:{number}", new_token()
-        commands = protocol._acquire_command(resource, token, ttl_ms), protocol._release_command(resource, token)
+        commands = protocol._commands.acquire(resource, token, ttl_ms), protocol._commands.release(resource, token)
         pairs.append(tuple(map(packed, commands)))
     for url in urls:
         with redis.Redis.from_url(url) as node:

@@ -14,9 +14,10 @@ from typing import Any
 
 from redlock import scripts
 from redlock.errors import FencingUnavailableError, LockHeldError, QuorumUnreachableError, SettingsError
+from redlock.fencing import fencing_token
 from redlock.lease import Grant, Term
 from redlock.plan import Plan, Sleep
-from redlock.protocol import LockProtocol, fencing_token
+from redlock.protocol import LockProtocol
 from redlock.scripts import Script
 from redlock.settings import Settings
 from tests.simulation.faults import Fault, Limits
