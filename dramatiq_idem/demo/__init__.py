@@ -9,5 +9,9 @@ drill      what is killed when
 audit      what the nodes and the gateway hold in the end, and what that means; pure but for the reading
 run        one run from the first process to the last
 display    what a person sees
+history    what was done and seen, kept for a picture
+timeline   from that to what can be drawn; pure
+figure     from that to a figure as plotly.js takes it; pure
+page       the HTML file around it
 command    the subcommand
 """
