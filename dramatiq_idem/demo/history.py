@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from dramatiq_idem.demo.journal import Entry
 
-__all__ = ["Deed", "History", "What"]
+__all__ = ["KILLS", "Deed", "History", "What"]
 
 
 class What(Enum):
@@ -18,6 +19,9 @@ class What(Enum):
     KILL_WORKER = "kill worker"
     KILL_NODE = "kill node"
     RESTART_NODE = "restart node"
+
+
+KILLS: Final = (What.KILL_WORKER, What.KILL_NODE)
 
 
 @dataclass(frozen=True, slots=True)

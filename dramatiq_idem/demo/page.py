@@ -14,22 +14,24 @@ from dramatiq_idem.demo.audit import Report
 from dramatiq_idem.demo.display import rows
 from dramatiq_idem.demo.figure import figure, per_bar
 from dramatiq_idem.demo.history import History
-from dramatiq_idem.demo.timeline import Timeline, draw_up
+from dramatiq_idem.demo.reconstruction import reconstruct
+from dramatiq_idem.demo.timeline import Timeline
 
 __all__ = ["is_possible", "page", "write"]
 
 _CONFIG: Final[dict[str, Any]] = {
     "displaylogo": False,
+    "showSendToCloud": False,  # plotly.js 4 has it on by default
     "scrollZoom": True,
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
 }
-# The policy is a second lock: plotly.js asks for nothing here, and could not if a later one tried.
+# The policy is a second lock: this plotly.js asks for nothing, and another could not.
 _PAGE: Final = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline';
- style-src 'unsafe-inline'; img-src data: blob:">
+ style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'">
 <link rel="icon" href="data:,">
 <title>dramatiq-idem demo</title>
 <style>
@@ -65,7 +67,7 @@ def is_possible() -> bool:
 def write(path: Path, report: Report, history: History) -> None:
     """Make the picture and write it, into a new directory if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(report, draw_up(history)), encoding="utf-8")
+    path.write_text(page(report, reconstruct(history)), encoding="utf-8")
 
 
 def page(report: Report, timeline: Timeline) -> str:
