@@ -41,13 +41,13 @@ def layout(timeline: Timeline) -> dict[str, Any]:
     return {
         "barmode": "overlay",
         "height": _LANE * len(lanes) + 150,
-        "margin": {"l": 135, "r": 20, "t": 30, "b": 110},
+        "margin": {"l": 135, "r": 20, "t": 30, "b": 105},
         "hovermode": "closest",
         "plot_bgcolor": "#ffffff",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#222222"},
         "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
         "xaxis": {
-            "title": {"text": "seconds since the start", "standoff": 12},
+            "ticksuffix": " s",
             "range": [0, round(history.ended - history.began, 2)],
             "gridcolor": "#eeeeee",
             "zeroline": False,
