@@ -38,6 +38,11 @@ _NODES: Final = {
     "down": ("node, down", RED),
     "waiting": ("node, back, not voting yet", "#ffd166"),
 }
+_SEQUELS: Final = {
+    "takeover": "taken over",
+    "again": "run again",
+    "skipped": "its completion had been recorded; redelivery skipped",
+}
 
 
 def per_bar(timeline: Timeline) -> int:
@@ -110,9 +115,9 @@ def _row(group: Sequence[Run], began: float) -> tuple[str, float, float, list[An
 
 def _sequel(run: Run, began: float) -> str:
     if run.sequel is None:
-        return "never heard of again"
+        return "not met again before the end"
     kind, at = run.sequel
-    then = "taken over" if kind == "takeover" else "its completion had been recorded; redelivery skipped"
+    then = _SEQUELS[kind]
     return f"{then} at {at - began:.4f} s"
 
 

@@ -92,7 +92,8 @@ def _tie(runs: Sequence[Run], marks: Sequence[Mark]) -> None:
         before = latest.get(run.payment)
         if run.is_takeover and before is not None:
             run.predecessor = before
-            before.sequel = _TAKEOVER, run.start
+        if before is not None and before.fate == "killed" and run.start > before.end:
+            before.sequel = _TAKEOVER if run.is_takeover else "again", run.start
         latest[run.payment] = run
     killed = {run.payment: run for run in runs if run.fate == "killed" and run.sequel is None}
     for mark in sorted(marks, key=lambda one: one.at):

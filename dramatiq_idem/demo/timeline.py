@@ -47,8 +47,8 @@ class Run:
         end: When it was over.
         fate: "completed", "killed", "raised", or "unfinished" when the demo was over.
         predecessor: The run that a takeover follows.
-        sequel: What became of the payment after a kill, "takeover" or "skipped", and when. If skipped, its completion
-            had been recorded before the kill, and was not yet written down.
+        sequel: What became of the payment after a kill, "takeover", "again" (a run of its own) or "skipped", and
+            when. If skipped, its completion had been recorded before the kill, and was not yet written down.
     """
 
     worker: int

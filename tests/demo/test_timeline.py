@@ -103,6 +103,7 @@ def test_a_run_that_raised_ends_with_its_claim():
     entries = [*whole_run("p1", 102.0)[:2], *lines((102.3, 7, "givenup p1", "m1")), *whole_run("p1", 103.0)]
     first, second = reconstruct(history(of_11=entries)).runs
     assert (first.fate, first.end) == ("raised", 102.3)
+    assert first.sequel is None, "only for what was killed"
     assert second.fate == "completed"
 
 
@@ -113,6 +114,13 @@ def test_without_the_middleware_the_return_is_the_end():
         (102.1, 102.3, "completed"),
         (103.1, 103.3, "completed"),
     ]
+
+
+@pytest.mark.parametrize(("start", "sequel"), [(107.0, ("again", 107.1)), (104.5, None)], ids=["later", "meanwhile"])
+def test_without_the_middleware_a_killed_run_is_run_again(start, sequel):
+    killed, other = whole_run("p1", 104.0)[1:2], whole_run("p1", start)[1:4]
+    run, _ = reconstruct(history((*STARTS, KILL), last=RETURNED, of_11=killed, of_22=other)).runs
+    assert (run.fate, run.sequel) == ("killed", sequel)
 
 
 def test_marks_are_what_was_not_run_and_what_is_rare():
