@@ -40,8 +40,8 @@ def layout(timeline: Timeline) -> dict[str, Any]:
     seconds = [round(deed.at - history.began, 4) for deed in kills]
     return {
         "barmode": "overlay",
-        "height": _LANE * len(lanes) + 150,
-        "margin": {"l": 135, "r": 20, "t": 30, "b": 105},
+        "height": _LANE * len(lanes) + 160,
+        "margin": {"l": 135, "r": 20, "t": 42, "b": 105},
         "hovermode": "closest",
         "plot_bgcolor": "#ffffff",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#222222"},
@@ -64,6 +64,8 @@ def layout(timeline: Timeline) -> dict[str, Any]:
         },
         "shapes": [at | line | {"x0": x, "x1": x} for x in seconds],
         "annotations": [
-            at | label | {"x": x, "text": f"{deed_lane(deed)} killed"} for x, deed in zip(seconds, kills, strict=True)
+            # by turns higher and lower: two kills may be close
+            at | label | {"x": x, "yshift": 15 * (number % 2), "text": f"{deed_lane(deed)} killed"}
+            for number, (x, deed) in enumerate(zip(seconds, kills, strict=True))
         ],
     }
