@@ -7,11 +7,12 @@ N - min(W, majority) + 1 nodes that remember:
 - It starts after the node's lease wait, which is longer than any attempt: what was acknowledged with its help before
   it forgot is on the other nodes by then, and completions since reach it by themselves.
 - A copy only moves a record up; completions that arrive meanwhile are not undone by it.
-- The right is given to the identity for which the copy was made, and only if no source has forgotten meanwhile.
+- The right is given to the marker for which the copy was made, and only if no source has forgotten meanwhile.
 - One repairs at a time, under a lease. A repair that breaks off gives no right and is begun anew.
 - If all nodes answer and none has the right (new, or all have forgotten), nobody knows more than they do: they get it,
-  with one critical event. If too few remember, claims wait until others are back, or until somebody accepts the loss;
-  also if that first giving of rights broke off half-way, since it cannot be told from a loss any more.
+  with one critical event. All are marked "fresh" before the first gets it. So beside a node that has it, a fresh one is
+  known to miss nothing, and the next repair can finish what broke off half-way.
+- If too few remember, claims wait until others are back, or until somebody accepts the loss.
 """
 
 from __future__ import annotations
@@ -92,6 +93,11 @@ class Standing:
         return [index for index, marker in enumerate(self.markers) if marker and marker.rights != "records"]
 
     @property
+    def fresh(self) -> list[int]:
+        """The nodes that were there when nobody knew anything; no record is missing on them if some node remembers."""
+        return [index for index, marker in enumerate(self.markers) if marker and marker.rights == "fresh"]
+
+    @property
     def is_settled(self) -> bool:
         """Whether every attempt that may count a forgetful node's earlier answers has ended: none outlasts max_ttl."""
         waiting = [(self.markers[index], self.ages_ms[index]) for index in self.forgetful]
@@ -161,25 +167,34 @@ class Repair:
     def _repair_all(self, job: _Job, *, accept_loss: bool) -> Plan[bool]:
         standing = job.standing
         sources = standing.remembering
-        nobody_knows = not sources and standing.is_whole
-        if len(sources) < self._quorums.remembering and not nobody_knows and not accept_loss:
+        complete = standing.fresh if sources else []
+        if not sources and standing.is_whole:  # nobody knows more than the others
+            complete = standing.forgetful
+            for target in complete:
+                if not (yield from self._entitle(target, job, "fresh")):
+                    return False
+        if len(sources) + len(complete) < self._quorums.remembering and not accept_loss:
             return False
-        for target in standing.forgetful:
-            marker = standing.markers[target]
+        for target in sorted(standing.forgetful, key=lambda index: index not in complete):
             moved = 0
-            for source in sources:
+            for source in [] if target in complete else [*sources, *complete]:
                 moved_from_here = yield from self._copy(source, target, job)
                 if moved_from_here is None:
                     return False
                 moved += moved_from_here
-            entitle = Command(ENTITLE, (self._settings.key("marker"),), (marker.identity if marker else "",))
-            answer = yield from self._ask(target, entitle)
-            if answer.kind is not VoteKind.GRANTED:
+            if not (yield from self._entitle(target, job, "records")):
                 return False
             notify(self._observer, NodeRepaired(self._names[target], moved))
         if len(sources) < self._quorums.remembering:
             notify(self._observer, RecordsForgotten(tuple(self._names[index] for index in standing.forgetful)))
         return standing.is_whole
+
+    def _entitle(self, target: int, job: _Job, rights: str) -> Plan[bool]:
+        """Write a node's rights into the marker that it had when this repair began; return whether it still had it."""
+        marker = job.standing.markers[target]
+        args = (marker.identity, marker.since_ms, rights) if marker else ("", 0, rights)
+        answer = yield from self._ask(target, Command(ENTITLE, (self._settings.key("marker"),), args))
+        return answer.kind is VoteKind.GRANTED
 
     def _copy(self, source: int, target: int, job: _Job) -> Plan[int | None]:
         """Copy what one node remembers; return how many records were moved up, None if it broke off."""

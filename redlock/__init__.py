@@ -7,7 +7,7 @@ with redlock.lock("report:42", wait=5.0) as lease:
     ...
 """
 
-from redlock.admission import Marker, admit, asks_for_raise, raise_max_ttl
+from redlock.admission import admit, asks_for_raise, raise_max_ttl
 from redlock.aio import AsyncLease, AsyncRedlock
 from redlock.audit import NodeReport, acl_rule
 from redlock.clock import clock, new_token, pauses
@@ -24,6 +24,7 @@ from redlock.events import Admitted, Event, LeaseLost, NodeDown, NodeUp, Observe
 from redlock.facts import RULES as NODE_RULES
 from redlock.facts import Facts, Finding, Severity
 from redlock.lease import Grant, Term
+from redlock.marker import Marker
 from redlock.node import nodes_id, parse_nodes
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, nobody, take_back
 from redlock.protocol import LockProtocol, trusted

@@ -7,6 +7,9 @@ what is written into the markers then:
 - A node that forgot serves again when every lease that it may have forgotten has ended: since = now, and the script
   counts from there. It gets no rights to vote on the absence of records: it takes them in, and knows none.
 - Nodes that are all new, and all there, never held anything: they serve since their server started.
+- Nodes that have all forgotten, and are all there, know of no record that one of them could miss. They are first all
+  marked "fresh", and only then given the right to speak for the records: if that breaks off, a node with the right
+  proves that every fresh one was there when nobody knew anything, so whoever comes next can finish it.
 - max_ttl, the length of the wait, belongs to the namespace: the largest value that anybody remembers counts.
 
 Assumed: clocks of nodes do not step, and the namespace's markers are written by nobody else.
@@ -16,125 +19,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from redlock.errors import SettingsError
 from redlock.events import Admitted
-from redlock.plan import Broadcast, Command, Plan
+from redlock.marker import Admission, Longest, Marker, Refusal
+from redlock.plan import Broadcast, Plan
 from redlock.quorum import Vote, VoteKind, quorum_size
-from redlock.scripts import ADMIT
 from redlock.settings import Settings
 
-__all__ = [
-    "Admission",
-    "Longest",
-    "Marker",
-    "Refusal",
-    "admit",
-    "asks_for_raise",
-    "decide",
-    "raise_max_ttl",
-    "vouch",
-]
+__all__ = ["admit", "asks_for_raise", "decide", "raise_max_ttl", "vouch"]
 
 FORGOT = ("new", "restarted")
 """Reasons of a refusal after which the marker has to be written anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """What a node's marker says; ``lua/admission.lua`` has its layout.
-
-    Args:
-        identity: Replication id under which it was written.
-        since_ms: Since when the node votes, or waits to, by its own clock.
-        announced_ms: max_ttl, as far as the wait after forgetting is concerned.
-        granted_ms: max_ttl, as far as leases are granted; never more than what was announced on all nodes.
-        rights: "records" if the node may speak for the absence of records, else "leases".
-        nodes: Hash of the node list.
-    """
-
-    identity: str
-    since_ms: int
-    announced_ms: int
-    granted_ms: int
-    rights: str
-    nodes: str
-
-    @classmethod
-    def parse(cls, text: str) -> Marker | None:
-        """Read a marker; None for an empty one, or a foreign value."""
-        try:
-            identity, since, announced, granted, rights, nodes, *_ = text.split()
-            return cls(identity, int(since), int(announced), int(granted), rights, nodes)
-        except ValueError:
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a node may not vote, as its script said it; and what it looked like then."""
-
-    reason: str
-    left_ms: int
-    seen: str
-    identity: str
-    now_ms: int
-
-    @classmethod
-    def of(cls, vote: Vote) -> Refusal | None:
-        """Read the refusal out of a vote; None where the node voted or did not answer.
-
-        A node that may not vote can still have something to say (that a key is done): then its refusal comes last.
-        """
-        fields = vote.reply
-        if vote.kind is not VoteKind.UNKNOWN:
-            fields = fields[-1] if fields and isinstance(fields[-1], tuple) else ()
-        if not fields:
-            return None
-        reason, left, seen, identity, now, *_ = fields
-        return cls(str(reason), int(left), str(seen), str(identity), int(now))
-
-    def admission(self, reason: str, longest: Longest, rights: str, since: str) -> Admission:
-        """Return what to write on the node, if it still looks the same."""
-        return Admission(self.seen, self.identity, self.now_ms, reason, longest, rights, since)
-
-
-@dataclass(frozen=True, slots=True)
-class Longest:
-    """max_ttl in milliseconds: as announced to the nodes, and as granted by them."""
-
-    announced_ms: int
-    granted_ms: int
-
-    @classmethod
-    def of(cls, vote: Vote) -> Longest | None:
-        """Read it from the last field of an admitted node's reply, or from the marker in a refusal."""
-        if refusal := Refusal.of(vote):
-            marker = Marker.parse(refusal.seen)
-            return cls(marker.announced_ms, marker.granted_ms) if marker else None
-        announced, separator, granted = str(vote.reply[-1] if vote.reply else "").partition("/")
-        return cls(int(announced), int(granted)) if separator else None
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What to write into one node's marker."""
-
-    seen: str
-    identity: str
-    now_ms: int
-    reason: str
-    longest: Longest
-    rights: str
-    since: str
-
-    def command(self, settings: Settings) -> Command:
-        """Return the script call; it changes nothing where the node no longer looks as it was seen, or too late."""
-        too_late = self.now_ms + round(settings.node_timeout * 2000)
-        longest = (self.longest.announced_ms, self.longest.granted_ms)
-        args = (self.seen, self.identity, too_late, *longest, self.rights, self.since, settings.nodes_id)
-        return Command(ADMIT, (settings.key("marker"),), args)
 
 
 def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
@@ -154,7 +51,7 @@ def decide(votes: Sequence[Vote], settings: Settings) -> list[Admission | None]:
     if not remembered and sum(forgot) < quorum_size(len(votes)):
         return kept
     # Only nodes that are all there and have all forgotten can know that no record is missed by starting anew.
-    rights = "records" if all(forgot) else "leases"
+    rights = "fresh" if all(forgot) else "leases"
     since = "boot" if all(refusal and refusal.reason == "new" for refusal in refusals) else "now"
     own = Longest(settings.max_ttl_ms, settings.max_ttl_ms)
     announced_ms = max(known.announced_ms for known in (own, *filter(None, longest)))
@@ -181,11 +78,35 @@ def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
         return []  # as nearly always: nobody refused to vote
     decisions = decide(votes, settings)
     answers = yield from _write(decisions, settings)
+    given = yield from _write(_entitlements(decisions, answers), settings)
     return [
-        Admitted(answer.node, decision.reason, decision.rights, _wait_ms(int(answer.reply[1]), decision, settings))
-        for answer, decision in zip(answers, decisions, strict=True)
+        Admitted(answer.node, decision.reason, _rights(gift, decision), _wait_ms(answer, decision, settings))
+        for decision, answer, gift in zip(decisions, answers, given, strict=True)
         if decision and answer.kind is VoteKind.GRANTED
     ]
+
+
+def _entitlements(decisions: Sequence[Admission | None], answers: Sequence[Vote]) -> Sequence[Admission | None]:
+    """Return how the nodes get records rights, once all are marked fresh: by us, or by others at the same time."""
+    entitlements: list[Admission | None] = []
+    for decision, answer in zip(decisions, answers, strict=True):
+        text = _marker_after(answer)
+        marker = Marker.parse(text)
+        if not decision or not marker or marker.identity != decision.identity or marker.rights == "leases":
+            return [None] * len(decisions)
+        longest = Longest(marker.announced_ms, marker.granted_ms)
+        entitlements.append(replace(decision, seen=text, longest=longest, rights="records", since="keep"))
+    return entitlements
+
+
+def _marker_after(answer: Vote) -> str:
+    """Return the marker that stands on a node after somebody wrote it; empty if that is not known."""
+    return str(answer.reply[0 if answer.kind is VoteKind.GRANTED else 1]) if answer.reply else ""
+
+
+def _rights(gift: Vote, decision: Admission) -> str:
+    marker = Marker.parse(_marker_after(gift))
+    return marker.rights if marker else decision.rights
 
 
 def asks_for_raise(votes: Sequence[Vote]) -> bool:
@@ -262,6 +183,7 @@ def _write(decisions: Sequence[Admission | None], settings: Settings) -> Plan[Se
     return (yield Broadcast(commands, settings.node_timeout))  # type: ignore[no-any-return]
 
 
-def _wait_ms(age_ms: int, admission: Admission, settings: Settings) -> int:
-    """Return how long a node still waits before it votes; the same sum as in the script."""
+def _wait_ms(answer: Vote, admission: Admission, settings: Settings) -> int:
+    """Return how long an admitted node still waits before it votes; the same sum as in the script."""
+    age_ms = int(answer.reply[1])
     return max(0, math.ceil(admission.longest.announced_ms * float(settings.guard)) + 10 - age_ms)

@@ -14,8 +14,8 @@ from typing import Any
 
 from redis.connection import AbstractConnection
 
-from redlock.admission import Marker
 from redlock.facts import Facts, Finding, Severity, judge
+from redlock.marker import Marker
 from redlock.node import Node, NodeFaultError
 from redlock.resp import ReplyError
 from redlock.settings import Settings

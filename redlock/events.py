@@ -35,7 +35,7 @@ class Admitted(Event):
     Args:
         node: The node's name.
         reason: "new" (no marker), "restarted" (another identity) or "vouched" (somebody vouches that nothing was lost).
-        rights: "records" if it also votes on the absence of records, else "leases".
+        rights: "records" if it also votes on the absence of records; "fresh" if it soon will; else "leases".
         wait_ms: Milliseconds until its first vote.
     """
 

@@ -107,7 +107,7 @@ class _NeedMoreError(Exception):
 
 _LONGEST_LINE = 65_536
 _NUMBER = re.compile(rb"[+-]?(0|[1-9][0-9]*)")
-_SIZED = (b"*", b"~", b">", b"%", b"$", b"=", b"!")
+_SIZED = (b"*", b"~", b"%", b"$", b"=", b"!")  # no push (">"): it is no reply, and never asked for
 _SCALARS: dict[bytes, Callable[[bytes], Any]] = {
     b":": _number,
     b"(": _number,

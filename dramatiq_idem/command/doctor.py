@@ -110,6 +110,9 @@ def _with_marker(report: NodeReport, rights: NodeRights) -> NodeReport:
             "it forgot its records and may not say that there is none",
             "nothing: workers repair it; or dramatiq-idem repair",
         ),
+        "fresh": Finding(
+            "fresh", Severity.INFO, "its right to say that there is no record is being given", "nothing: workers do it"
+        ),
         "new": Finding("new", Severity.INFO, "the namespace has no marker here", "nothing: the first claim writes it"),
     }.get(rights.standing)
     return report.with_finding(found) if found else report

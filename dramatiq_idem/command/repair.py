@@ -135,7 +135,7 @@ def _reason(rights: NodeRights, reader: Reader) -> str:
         return (
             "was never used, or forgot everything, and no worker has met it since; the first claim or lease admits it"
         )
-    if rights.standing == "leases":
+    if rights.standing in ("fresh", "leases"):
         left = rights.wait_ms(reader.settings) / 1000
         if left:
             return f"forgot, and waits for {span(left)} until it is certain that all runs it may know of have ended"

@@ -54,8 +54,8 @@ class NodeRights:
     def standing(self) -> str:
         """What the node may do, in a word.
 
-        "records" and "leases" are what the marker grants; "new" without a marker, "restarted" where it is of another
-        identity, "foreign" where it is none; "silent" for a node that did not answer.
+        "records", "fresh" and "leases" are what the marker grants; "new" without a marker, "restarted" where it is of
+        another identity, "foreign" where it is none; "silent" for a node that did not answer.
         """
         if not self.has_answered:
             return "silent"
@@ -79,7 +79,7 @@ class NodeRights:
         """Return why the node may not vote now; None if it may."""
         if settings.guard == "0" and self.has_answered:
             return None
-        if self.standing in ("records", "leases"):
+        if self.standing in ("records", "fresh", "leases"):
             return "waiting" if self.wait_ms(settings) else None
         return self.standing
 

@@ -1,7 +1,7 @@
--- Give a node the right to say that there is no record.
--- KEYS: 1 marker. ARGV: 1 the identity for which it was earned. Returns {1} | {0, 'forgot again'}.
-local id, rest = string.match(redis.call('GET', KEYS[1]) or '', '^(%x+) (.*)$')
-if id ~= ARGV[1] or identity() ~= ARGV[1] then return {0, 'forgot again'} end
-local before, nodes = string.match(rest, '^(%d+ %d+ %d+) %a+ (%S+)')
-redis.call('SET', KEYS[1], string.format('%s %s records %s', id, before, nodes))
+-- Write which rights a node has: "records", that it may say that there is no record; or "fresh", that it soon may.
+-- KEYS: 1 marker. ARGV: the marker for which they were earned: 1 its identity, 2 its since; 3 rights.
+-- Returns {1} | {0, 'forgot again'}.
+local id, since, longest, nodes = string.match(redis.call('GET', KEYS[1]) or '', '^(%x+) (%d+) (%d+ %d+) %a+ (%S+)')
+if id ~= ARGV[1] or since ~= ARGV[2] or identity() ~= id then return {0, 'forgot again'} end
+redis.call('SET', KEYS[1], string.format('%s %s %s %s %s', id, since, longest, ARGV[3], nodes))
 return {1}

@@ -191,10 +191,14 @@ class ClaimWorld(World):
         self.history.add("goal", scheduler.now, "", "fresh", more=("L1", wait, done[0] if done else None))
 
     def _waits_for_a_decision(self) -> bool:
-        """Whether some nodes remember, but fewer than a repair needs: then somebody has to accept the loss."""
+        """Whether fewer nodes remember than a repair needs: then somebody has to accept the loss.
+
+        A fresh node is one that remembers as soon as another one has the right.
+        """
         markers = [host.node.data.get(self.settings[0].key("marker")) for host in self.hosts]
-        entitled = sum(marker is not None and " records " in marker[0] for marker in markers)
-        return 0 < entitled < self.quorums.remembering
+        rights = [marker[0].split()[4] for marker in markers if marker is not None]
+        remembering = sum(each in ("records", "fresh") for each in rights)
+        return "records" in rights and remembering < self.quorums.remembering
 
 
 class Holding:

@@ -304,7 +304,13 @@ MUTANTS = [
     _claim(
         "repair from too few",
         "O1",
-        Edit(REPAIR, " and not nobody_knows and not accept_loss:", " and False:"),
+        Edit(REPAIR, "_quorums.remembering and not accept_loss:", "_quorums.remembering and False:"),
+        plot="lonely",
+    ),
+    _claim(
+        "nodes without copies taken for complete",
+        "O1",
+        Edit(REPAIR, "complete = standing.fresh if sources else []", "complete = standing.forgetful"),
         plot="lonely",
     ),
     _claim(
@@ -316,11 +322,15 @@ MUTANTS = [
     _claim(
         "rights given to whoever is there",
         "O1",
-        Edit("dramatiq_idem/lua/entitle.lua", "if id ~= ARGV[1] or identity() ~= ARGV[1] then", "if not id then"),
         Edit(
             "dramatiq_idem/lua/entitle.lua",
-            "string.format('%s %s records %s', id, before, nodes)",
-            "string.format('%s %s records %s', identity(), before, nodes)",
+            "if id ~= ARGV[1] or since ~= ARGV[2] or identity() ~= id then",
+            "if not id then",
+        ),
+        Edit(
+            "dramatiq_idem/lua/entitle.lua",
+            "string.format('%s %s %s %s %s', id,",
+            "string.format('%s %s %s %s %s', identity(),",
         ),
         plot="again",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -111,8 +111,9 @@ def node(local_nodes: Callable[..., LocalNodes]) -> LocalNodes:
 
 
 @pytest.fixture
-def pair(node: LocalNodes) -> Pair:
-    return Pair(redis.Redis.from_url(node.urls[0], decode_responses=True))
+def pair(node: LocalNodes) -> Iterator[Pair]:
+    with redis.Redis.from_url(node.urls[0], decode_responses=True) as client:
+        yield Pair(client)
 
 
 class Story:
@@ -156,7 +157,7 @@ class Story:
                     self._pick(identity, identity, identity, "0" * 40),
                     now + self._pick(1_000, 1_000, 5),
                     *longest,
-                    self._pick("records", "leases"),
+                    self._pick("records", "leases", "fresh"),
                     self._pick("now", "boot", "ever", "ever", "keep" if seen else "now"),
                     "1a2b",
                 ],
@@ -168,7 +169,11 @@ class Story:
             (lookup.FORGET, [record], [self._pick(1, 1, 2), retention, self._pick("", "force")]),
             (repair.SCAN, ["ns:marker"], [0, "ns:record:*", 100]),
             (repair.COPY, ["ns:marker", "ns:record:k", "ns:record:l"], [identity, done, life, running, retention]),
-            (repair.ENTITLE, ["ns:marker"], [self._pick(identity, identity, "0" * 40)]),
+            (
+                repair.ENTITLE,
+                ["ns:marker"],
+                [self._pick(identity, "0" * 40), (seen.split() or ["0", "0"])[1], self._pick("records", "fresh")],
+            ),
             (claims.RENEW, [record], [token, ttl, retention]),
             (claims.COMPLETE, [record], [done, done.split()[1], retention]),
             (claims.ABANDON, [record], [token, self._pick("free", "failed"), retention, self._pick("", "it raised")]),

@@ -26,8 +26,9 @@ def ask(url: str, *command: Any, **options: Any) -> Any:
 
 
 def values(nodes: Iterable[Any], resource: str, namespace: str = "redlock") -> list[str | None]:
-    """Return what each node has under a lock's key."""
-    return [ask(node.url, "GET", f"{namespace}:lock:{resource}") for node in nodes]
+    """Return the token that each node has under a lock's key, without the mark of an extension."""
+    found = [ask(node.url, "GET", f"{namespace}:lock:{resource}") for node in nodes]
+    return [value and value.removesuffix("+") for value in found]
 
 
 def lock_keys(nodes: Iterable[Any], namespace: str = "redlock") -> list[str]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import redis
 
-from dramatiq_idem.claims import ABANDON, CLAIM, COMPLETE, RENEW, UNDO
+from dramatiq_idem.claims import ABANDON, CLAIM, COMPLETE, FENCE, RENEW, UNDO
 from dramatiq_idem.record import Record, State, about_text
 from redlock import Redlock
 from redlock.local import LocalNodes
@@ -44,6 +44,7 @@ def node(trio_on_each_server: LocalNodes):
                 CLAIM, (KEY, MARKER), token, lease, guard, RETENTION, about, 0
             ),
             renew=lambda token="mine", lease=LEASE: run(RENEW, (KEY,), token, lease, RETENTION),
+            fence=lambda token="mine": run(FENCE, (KEY,), token, 2 * BIG),
             abandon=lambda token="mine", state="free", reason="": run(ABANDON, (KEY,), token, state, RETENTION, reason),
             undo=lambda token="mine": run(UNDO, (KEY,), token),
             complete=lambda record: run(COMPLETE, (KEY,), record.text(), record.generation, RETENTION),
@@ -207,10 +208,11 @@ def test_renewal_moves_the_deadline_only(node):
 
 
 def test_renewal_never_shortens(node):
-    """A renewal that was long under way comes behind a longer one."""
+    """A renewal that was long under way comes behind a longer one. It marks the claim as counted on."""
     before = put(node, "mine")
-    assert node.renew(lease=1) == [1]
-    assert node.value() == before
+    for _ in range(2):
+        assert node.renew(lease=1) == [1]
+        assert node.value() == before.replace(" mine ", " mine+ ")
 
 
 def test_overdue_claim_that_nobody_took_is_renewed(node):
@@ -251,14 +253,25 @@ def test_abandoned_key_is_free_at_once(node, state, to, reason):
 
 @pytest.mark.parametrize("state", ["none", "free", "failed", "forgotten", "overdue"])
 def test_undo_restores_what_was_there(node, state):
-    """As if the claim had never been: also when it was renewed in between. It still ends one day."""
+    """As if the claim had never been. It still ends one day."""
     before = put(node, state)
     node.claim()
-    node.renew()
     assert node.undo() == [1]
     assert node.value() == (before.removesuffix(" free 0 1 - 0 0 - x") if before else None)
     assert node.ttl() > 0 or before is None
     assert node.undo() == [0]
+
+
+@pytest.mark.parametrize("step", ["renew", "fence"])
+def test_undo_that_comes_late_leaves_a_claim_that_is_counted_on(node, step):
+    """Other nodes won the attempt, and a majority of renewals includes this node by now."""
+    node.claim()
+    assert getattr(node, step)() == [1]
+    text = node.value()
+    assert node.undo() == [0]
+    assert node.value() == text
+    assert node.record().token == "mine"
+    assert node.abandon() == [1]
 
 
 def test_undo_behind_an_abandoned_claim_changes_nothing(node):

@@ -10,6 +10,7 @@ import pytest
 
 from redlock import LeaseLostError, LockHeldError, NodeDown, Redlock
 from redlock.local import LocalNodes
+from redlock.scripts import UNDO
 from tests.tools.peek import Stopwatch, ask, happens, lock_keys, values
 
 NODE_TIMEOUT = 0.5
@@ -136,6 +137,25 @@ def test_second_release_does_nothing(redlock: Redlock, trio: LocalNodes) -> None
     with pytest.raises(LeaseLostError, match="released"):
         lease.check()
     assert happens(lambda: values(trio, "r").count(other.token) >= 2)
+
+
+@pytest.mark.parametrize("early", [0, 1], ids="undone on {} node before".format)
+def test_undo_that_comes_late_leaves_a_key_that_is_counted_on(
+    trio_on_each_server: LocalNodes, serving: Any, early: int
+) -> None:
+    """L14: a grant was not heard of, other nodes won; the undo comes when an extension or a heal counts on it."""
+    nodes = trio_on_each_server
+    lease = serving(nodes).acquire("r", ttl=10.0)
+    assert happens(lambda: None not in values(nodes, "r"))
+    late = ("EVAL", UNDO.text, 1, "redlock:lock:r", lease.token)
+    for node in list(nodes)[:early]:
+        assert ask(node.url, *late) == [1], "before, it takes the key back"
+    assert lease.extend()
+    assert happens(lambda: None not in values(nodes, "r"))
+    assert [ask(node.url, *late) for node in nodes] == [[0]] * 3
+    assert lease.extend()
+    assert lease.release()
+    assert values(nodes, "r") == [None] * 3
 
 
 # -- nodes that forget, fail or know no scripts

@@ -14,6 +14,7 @@ from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.judgement import Busy, Completed
 from dramatiq_idem.record import State
 from redlock import Redlock
+from tests.tools.workbench import wait_until
 
 LEASE, RETENTION = 250, 30_000
 REQUEST = ClaimRequest("pay:K", "message-1", "print", LEASE, RETENTION)
@@ -260,14 +261,13 @@ def test_completion_is_not_given_up(store):
 
 def test_completion_is_remembered_for_its_retention(store):
     """Counted from the completion, not from the claim."""
-    request = replace(LONG, lease_ms=200, retention_ms=600)
+    request = replace(LONG, lease_ms=200, retention_ms=2_000)
     claim = claimed(store, request)
-    time.sleep(0.3)
+    time.sleep(1.2)
     store.complete(claim, "1")
-    time.sleep(0.4)
+    time.sleep(1.0)
     assert isinstance(store.claim(request), Completed)
-    time.sleep(0.3)
-    assert store.completion("pay:K") is None
+    wait_until(lambda: store.completion("pay:K") is None)
     assert claimed(store, request).record.takeovers == 0
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from redlock import Settings, SettingsError, Vote
-from redlock.admission import Marker, Refusal, asks_for_raise, decide, raise_max_ttl, vouch
+from redlock.admission import admit, asks_for_raise, decide, raise_max_ttl, vouch
+from redlock.marker import Marker, Refusal
 from tests.tools.plans import cut_off, granted, marked, named, not_admitted, refused, result_of, scripts_of, unknown
 
 SETTINGS = Settings(max_ttl=30.0)
@@ -37,9 +38,9 @@ def written(votes: Sequence[Vote], settings: Settings = SETTINGS) -> list[tuple[
         pytest.param([granted(), refused(), unknown()], [None] * 3, id="none asks"),
         pytest.param([granted(), granted(), RESTARTED], [None, None, ("now", 30_000, "leases")], id="one restarted"),
         pytest.param([granted(), refused(), NEW], [None, None, ("now", 30_000, "leases")], id="one flushed"),
-        pytest.param([NEW] * 3, [("boot", 30_000, "records")] * 3, id="first use, or all flushed"),
-        pytest.param([RESTARTED] * 3, [("now", 30_000, "records")] * 3, id="all restarted with their files"),
-        pytest.param([RESTARTED, NEW, NEW], [("now", 30_000, "records")] * 3, id="all forgot, one kept its marker"),
+        pytest.param([NEW] * 3, [("boot", 30_000, "fresh")] * 3, id="first use, or all flushed"),
+        pytest.param([RESTARTED] * 3, [("now", 30_000, "fresh")] * 3, id="all restarted with their files"),
+        pytest.param([RESTARTED, NEW, NEW], [("now", 30_000, "fresh")] * 3, id="all forgot, one kept its marker"),
         pytest.param([NEW, NEW, unknown()], [("now", 30_000, "leases")] * 2 + [None], id="first use, one down"),
         pytest.param([NEW, NEW, WAITING], [("now", 30_000, "leases")] * 2 + [None], id="two flushed, one waits"),
         pytest.param([WAITING] * 3, [None] * 3, id="all wait"),
@@ -91,6 +92,55 @@ def test_what_was_seen_goes_back_to_the_node() -> None:
     assert (seen, identity, rest) == (OLD, "cd34", [30_000, 30_000, "leases", "now"])
     assert 5_000_000 < int(too_late_ms) <= 5_000_000 + 2_000 * SETTINGS.node_timeout
     assert command.undo is None
+
+
+# -- nodes that have all forgotten
+
+FRESH = "cd34 1000 30000 30000 fresh 0a1b2c3d"
+ENTITLED = "cd34 1000 30000 30000 records 0a1b2c3d"
+
+
+def test_all_are_marked_fresh_before_the_first_may_speak_for_the_records() -> None:
+    """Else a node that has the right could not vouch for the others if the giving breaks off half-way."""
+    plan = admit(named([NEW] * 3), SETTINGS)
+    assert {command.args[5:7] for command in next(plan).commands} == {("fresh", "boot")}
+    step = plan.send(named([granted(FRESH, 10**9)] * 3))
+    assert {(command.args[0], *command.args[5:7]) for command in step.commands} == {(FRESH, "records", "keep")}
+    events = result_of(plan, named([granted(ENTITLED, 10**9)] * 3))
+    assert [(event.node, event.rights) for event in events] == [(node, "records") for node in ("n1", "n2", "n3")]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(unknown(), id="silence"),
+        pytest.param(refused("changed", ""), id="it was flushed"),
+        pytest.param(refused("changed", FRESH.replace("cd34", "ab12")), id="it restarted"),
+        pytest.param(refused("changed", FRESH.replace("fresh", "leases")), id="others saw it forget alone"),
+    ],
+)
+def test_nobody_may_speak_for_the_records_before_all_are_marked(answer: Vote) -> None:
+    plan = admit(named([NEW] * 3), SETTINGS)
+    next(plan)
+    events = result_of(plan, named([granted(FRESH, 10**9), granted(FRESH, 10**9), answer]))
+    assert {event.rights for event in events} == {"fresh"}
+
+
+@pytest.mark.parametrize("theirs", [FRESH, ENTITLED])
+def test_two_that_meet_new_nodes_at_once_give_the_right_together(theirs: str) -> None:
+    """What the other one has marked, or given already, counts as if this one had; its max_ttl stays."""
+    plan = admit(named([NEW] * 3), SETTINGS)
+    next(plan)
+    changed = refused("changed", theirs.replace("30000 30000", "60000 30000"))
+    step = plan.send(named([granted(FRESH, 10**9), changed, granted(FRESH, 10**9)]))
+    assert [command.args[3:7] for command in step.commands][:2] == [
+        (30_000, 30_000, "records", "keep"),
+        (60_000, 30_000, "records", "keep"),
+    ]
+    events = result_of(
+        plan, named([granted(ENTITLED, 10**9), refused("changed", ENTITLED), refused("changed", ENTITLED)])
+    )
+    assert [(event.node, event.rights) for event in events] == [("n1", "records"), ("n3", "records")]
 
 
 # -- a longer max_ttl

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redlock import VoteKind
@@ -92,6 +92,7 @@ def damaged(data: bytes, changes: list[tuple[int, int, int]]) -> bytes:
     return data
 
 
+@example(data=VOTES[0], changes=[(0, 2, ord(">"))])  # a push is no reply
 @given(data=st.sampled_from(VOTES), changes=edits)
 def test_damaged_reply_is_a_vote_for_us_only_if_it_is_for_hiredis(data: bytes, changes: list[Any]) -> None:
     hiredis = pytest.importorskip("hiredis")
