@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/dramatiq-idem demo
+	$(BIN)/dramatiq-idem demo --report build/demo.html $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)

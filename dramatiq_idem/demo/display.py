@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dramatiq_idem.demo.audit import Report
 
-__all__ = ["Display"]
+__all__ = ["Display", "rows"]
 
 _LINE_EVERY = 2.0
 """Seconds between two lines of progress where there is no terminal."""
@@ -68,13 +68,14 @@ class Display:
 def _table(report: Report) -> Table:
     table = Table.grid("name", "count", "note", padding=(0, 3, 0, 0))
     table.columns[1].justify = "right"
-    for name, count, note, is_wrong in _rows(report):
+    for name, count, note, is_wrong in rows(report):
         table.add_row(name, f"{count:,}", note, style="bold red" if is_wrong and count else None)
     table.add_row("seconds", f"{report.seconds:.1f}", "" if report.finished else "the time was up")
     return table
 
 
-def _rows(report: Report) -> list[tuple[str, int, str, bool]]:
+def rows(report: Report) -> list[tuple[str, int, str, bool]]:
+    """Return what the table says: name, count, note, and whether anything but 0 is wrong."""
     return [
         ("payments", report.distinct, "", False),
         ("messages sent", report.sent, "one payment in five is sent twice", False),

@@ -19,6 +19,7 @@ from typing import Final
 import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker
+from dramatiq.middleware import CurrentMessage
 
 from dramatiq_idem.demo.gateway import Gateway
 from dramatiq_idem.demo.journal import BOOTED, CHARGED, RETURNED, STARTED, Journal
@@ -111,7 +112,8 @@ def worker() -> None:
 
     def charge(event: PaymentEvent) -> None:
         payment = str(event["payment"])
-        journal.write(STARTED, payment)
+        message = CurrentMessage.get_current_message()
+        journal.write(STARTED, payment, message.message_id if message else "-")
         time.sleep(_BODY[0])
         run = current_run()
         gateway.charge(payment, run.key if run and site.without != "gateway-key" else None)
@@ -120,6 +122,7 @@ def worker() -> None:
         journal.write(RETURNED, payment)
 
     broker = connect(site, journal.observe)
+    broker.add_middleware(CurrentMessage())
     _declare(broker, charge)
     dramatiq.set_broker(broker)
     journal.write(BOOTED)

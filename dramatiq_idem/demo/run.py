@@ -15,6 +15,7 @@ from dramatiq_idem.demo.audit import Evidence, Report, audit, completions
 from dramatiq_idem.demo.display import Display
 from dramatiq_idem.demo.drill import Drill, Step
 from dramatiq_idem.demo.gateway import Gateway
+from dramatiq_idem.demo.history import Deed, History, What
 from dramatiq_idem.demo.jobs import LEASE, NAMESPACE, Producer, Site, connect, ignore
 from dramatiq_idem.demo.journal import BOOTED, CHARGED, COMPLETED, RETURNED, STARTED, JournalReader
 from dramatiq_idem.demo.traffic import Delivery
@@ -29,6 +30,7 @@ _TICK: Final = 0.05
 _AIMING: Final = 1.0
 """Seconds in which the worst moment for a kill must come."""
 _GLANCE: Final = 0.005
+_AGAIN: Final = "is started again; the broker redelivers what the dead one had"
 _BATCH: Final = 400
 """Messages that are sent in one tick at most."""
 
@@ -42,17 +44,21 @@ class Options:
         seed: What they were made with; for the report.
         without: What is left out on purpose: "middleware", "gateway-key" or nothing.
         limit: Seconds after which the run is given up.
+        keeps_history: Whether the history is wanted too.
     """
 
     deliveries: Sequence[Delivery]
     seed: int
     without: str
     limit: float
+    keeps_history: bool = False
 
 
-def run(options: Options, display: Display) -> Report:
+def run(options: Options, display: Display) -> tuple[Report, History | None]:
     """Start everything, send, kill, wait for empty queues, look at what came of it, and end everything.
 
+    Returns:
+        What it came to, and how it went, if the options want that.
     Raises:
         RedlockError: A server or a worker could not be started, or a worker ended by itself.
     """
@@ -67,8 +73,9 @@ def run(options: Options, display: Display) -> Report:
         workers = stack.enter_context(Workers(site))
         scene = _Scene(site, nodes, workers, options, display)
         finished = scene.play(started + options.limit)
+        ended = time.monotonic()
         evidence = scene.evidence()
-        return audit(
+        report = audit(
             scene.payments,
             evidence,
             seed=options.seed,
@@ -80,6 +87,7 @@ def run(options: Options, display: Display) -> Report:
             finished=finished,
             seconds=round(time.monotonic() - started, 1),
         )
+        return report, scene.history(started, ended) if options.keeps_history else None
 
 
 class _Scene:
@@ -96,14 +104,15 @@ class _Scene:
         self._drill = Drill(
             [
                 Step(0.2, 0.0, lambda: self._kill_worker(0)),
-                Step(0.2, 1.0, lambda: self._start_worker(0)),
+                Step(0.2, 1.0, lambda: self._start_worker(0, _AGAIN)),
                 Step(0.4, 0.0, lambda: self._kill_node(1)),
                 Step(0.6, 0.0, lambda: self._kill_worker(1)),
-                Step(0.6, 1.0, lambda: self._start_worker(1)),
+                Step(0.6, 1.0, lambda: self._start_worker(1, _AGAIN)),
                 Step(0.6, 0.5, lambda: self._restart_node(1)),
             ]
         )
         self._is_working = False
+        self._deeds: list[Deed] = []
         self.payments = list(dict.fromkeys(str(delivery.event["payment"]) for delivery in options.deliveries))
         self.sent = self.workers_killed = self.nodes_killed = self.cut_off = 0
 
@@ -140,7 +149,7 @@ class _Scene:
     def _start_workers(self) -> None:
         self._is_working = True
         for index in range(_WORKERS):
-            self._workers.start(index)
+            self._start_worker(index, "is started")
         self._display.say(f"{_WORKERS} workers are started")
 
     def evidence(self) -> Evidence:
@@ -154,6 +163,11 @@ class _Scene:
             events.update(lines)
         with closing(Gateway(self._site.ledger)) as gateway:
             return Evidence(events, gateway.requests(), gateway.charges(), recorded, len(self._nodes))
+
+    def history(self, began: float, ended: float) -> History:
+        """Collect what was done, and all that the workers wrote down."""
+        names = [f"{node.url.removeprefix('redis://')}/0" for node in self._nodes]
+        return History(began, ended, names, self._deeds, self._journals.entries(), self._last_line)
 
     def _sendable(self) -> int:
         return int(self._drill.sendable * len(self._deliveries))
@@ -171,10 +185,12 @@ class _Scene:
         while self._is_between_payments(index) and time.monotonic() < give_up:
             time.sleep(_GLANCE)
         self._workers.kill(index)
+        at = time.monotonic()
         self.workers_killed += 1
         started, charged = self._under_way(STARTED, group), self._under_way(CHARGED, group)
         self.cut_off += started
-        return f"worker {index + 1} gets SIGKILL: payments under way in it: {started}, charged: {charged}"
+        text = f"worker {index + 1} gets SIGKILL: payments under way in it: {started}, charged: {charged}"
+        return self._did(Deed(What.KILL_WORKER, index, at, text, group))
 
     def _is_between_payments(self, index: int) -> bool:
         """Freeze a worker and look; it stays frozen if a payment is charged and not completed in it."""
@@ -190,15 +206,23 @@ class _Scene:
         self._journals.read()
         return (self._journals.payments(kind, group) - self._journals.payments(self._last_line, group)).total()
 
-    def _start_worker(self, index: int) -> str:
+    def _start_worker(self, index: int, text: str) -> str:
+        at = time.monotonic()
         self._workers.start(index)
-        return f"worker {index + 1} is started again; the broker redelivers what the dead one had"
+        return self._did(Deed(What.START_WORKER, index, at, f"worker {index + 1} {text}", self._workers.group(index)))
 
     def _kill_node(self, index: int) -> str:
+        at = time.monotonic()
         self._nodes[index].kill()
         self.nodes_killed += 1
-        return f"node {index + 1} gets SIGKILL: the other two are a majority"
+        text = f"node {index + 1} gets SIGKILL: the other two are a majority"
+        return self._did(Deed(What.KILL_NODE, index, at, text))
 
     def _restart_node(self, index: int) -> str:
         self._nodes[index].restart()
-        return f"node {index + 1} is back with its data; it must wait before it votes again"
+        text = f"node {index + 1} is back with its data; it must wait before it votes again"
+        return self._did(Deed(What.RESTART_NODE, index, time.monotonic(), text))
+
+    def _did(self, deed: Deed) -> str:
+        self._deeds.append(deed)
+        return deed.text
