@@ -100,7 +100,6 @@ class FaultProxy:
         self._socket = _bound_socket(0)
         self.port: int = self._socket.getsockname()[1]
         self._links: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"fault-proxy-{self.port}", daemon=True)
         self._thread.start()
@@ -163,13 +162,10 @@ class FaultProxy:
 
     async def _listen(self) -> None:
         self._socket.listen(128)
-        self._accepting = self._loop.create_task(self._accept(self._socket))
+        self._loop.add_reader(self._socket, self._accept)
 
     async def _stop_listening(self) -> None:
-        if self._accepting:
-            self._accepting.cancel()
-            await asyncio.wait([self._accepting])
-            self._accepting = None
+        self._loop.remove_reader(self._socket)
         self._socket.close()
 
     async def _reset_links(self) -> int:
@@ -181,17 +177,21 @@ class FaultProxy:
             await asyncio.wait(links)
         return len(links)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(listener)
-            if self._mode.name == "reset":
-                self.observed["reset"] += 1
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-                client.close()
-                continue
-            task = self._loop.create_task(self._serve(client))
-            self._links.add(task)
-            task.add_done_callback(self._links.discard)
+    def _accept(self) -> None:
+        try:
+            client, _ = self._socket.accept()
+        except OSError:  # the client was quicker, and is gone
+            return
+        client.setblocking(False)
+        if self._mode.name == "reset":
+            self.observed["reset"] += 1
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            client.close()
+            return
+        task = self._loop.create_task(self._serve(client))
+        self._links.add(task)
+        task.add_done_callback(self._links.discard)
+        task.add_done_callback(lambda _: client.close())  # also where it was cancelled before it began
 
     async def _serve(self, client: socket.socket) -> None:
         """Carry one connection from its first byte to its end; cancelled, it is reset."""

@@ -190,7 +190,7 @@ def test_asyncio_childs_exit_and_collection_leave_the_parent_alone(trio: LocalNo
 
     async def scenario() -> None:
         redlock = AsyncRedlock(trio.urls, 5.0, observer=lambda _event: None)
-        async with redlock.lock("r", ttl=0.6) as lease:
+        async with redlock.lock("r", ttl=2.0) as lease:
             await asyncio.sleep(0.05)
             before = ports(trio)
 
@@ -202,7 +202,7 @@ def test_asyncio_childs_exit_and_collection_leave_the_parent_alone(trio: LocalNo
 
             assert in_child(work) == "'collected'"
             assert ports(trio) == before
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(2.2)
             lease.check()
             assert values(trio, "r") == [lease.token] * 3
         await redlock.close()

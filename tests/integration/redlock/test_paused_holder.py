@@ -22,7 +22,7 @@ from tests.integration.redlock.test_paused_holder import STORES
 
 kind, path, *urls = sys.argv[1:]
 store = STORES[kind](path)
-redlock = Redlock(urls, ttl=0.4, observer=lambda event: None)
+redlock = Redlock(urls, ttl=1.5, observer=lambda event: None)
 lease = redlock.acquire("report")
 lease.check()
 print("checked", lease.fencing_token)
@@ -77,7 +77,7 @@ def test_store_meets_a_holder_that_was_stopped(
         first = _line(holder).split()
         assert first[0] == "checked"
         holder.send_signal(signal.SIGSTOP)
-        time.sleep(0.5)
+        time.sleep(1.5)
         with redlock.lock("report", wait=3.0) as lease:
             assert lease.fencing_token > int(first[1])
             assert STORES[kind](path).write("fresh", lease.fencing_token)
