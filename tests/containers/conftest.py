@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ def docker() -> Iterator[Any]:
         client.ping()
     except package.errors.DockerException as error:
         lacking("a Docker daemon that answers", f"start dockerd ({error})")
+    terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else nothing would be cleaned up
     _remove(client, lambda owner: not Path(f"/proc/{owner}").exists())  # who made it was killed
     try:
         yield client
     finally:
         _remove(client, lambda owner: owner == str(os.getpid()))
+        signal.signal(signal.SIGTERM, terminated)
         client.close()
 
 

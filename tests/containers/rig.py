@@ -220,4 +220,3 @@ class Traffic(threading.Thread):
         assert bool(self._rig.told("DoubleRun")) == overtaken
         assert not self._rig.told("CompletionUnrecorded")
         return ledger
-

@@ -5,9 +5,10 @@ A fault that nobody noticed is none: each is seen both by Docker or the kernel, 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -97,16 +98,17 @@ def test_packets_are_dropped(rig: Rig, loss: str) -> None:
     """In front of one node: silence, not an error. Where replies are lost, the node has done what it was asked for."""
     with rig.traffic() as traffic:
         traffic.goes_on()
-        with rig.noticed("node-a"), dropping(rig, "node-a", LOSSES[loss]) as dropped:
+        with dropping(rig, "node-a", LOSSES[loss]) as dropped, rig.noticed("node-a"):
             traffic.goes_on()
             eventually(lambda: dropped() > 5)
         traffic.judge()
 
 
 @contextmanager
-def dropping(rig: Rig, name: str, rule: list[str]) -> Iterator[object]:
+def dropping(rig: Rig, name: str, rule: list[str]) -> Iterator[Callable[[], int]]:
     """Drop packets in a container's network; yield a function that returns how many it were."""
-    inside = [program("nsenter"), "-t", str(rig.state(name)["Pid"]), "-n", program("iptables"), "-w", "5"]
+    root = ["sudo", "-n"] if os.geteuid() else []
+    inside = [*root, program("nsenter"), "-t", str(rig.state(name)["Pid"]), "-n", program("iptables"), "-w", "5"]
 
     def iptables(*arguments: str) -> str:
         done = subprocess.run([*inside, *arguments], check=False, capture_output=True, text=True, timeout=15)
@@ -153,7 +155,9 @@ def test_a_worker_is_killed(rig: Rig) -> None:
 
 def orphans(rig: Rig) -> set[str]:
     """Return payments that a majority of the nodes has as running."""
-    running = [{key for key, record in records(url).items() if record.state is State.RUNNING} for url in rig.node_urls()]
+    running = [
+        {key for key, record in records(url).items() if record.state is State.RUNNING} for url in rig.node_urls()
+    ]
     return {key for found in running for key in found if sum(key in other for other in running) >= 2}
 
 
