@@ -137,7 +137,7 @@ class Rig:
     # -- what they do
 
     @contextlib.contextmanager
-    def traffic(self, payments: int = 240, per_second: float = 40.0) -> Iterator[Traffic]:
+    def traffic(self, payments: int = 180, per_second: float = 40.0) -> Iterator[Traffic]:
         """Send payments meanwhile; at the end, wait until all are sent and the queues are empty."""
         traffic = Traffic(self, payments, per_second)
         traffic.start()

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(240)
 
 FOLDER = ROOT / "compose"
 SERVICES = (*NODES, "broker", *WORKERS, "producer", "prometheus")
-PAYMENTS = 1_000
+PAYMENTS = 800
 
 
 class Project:
