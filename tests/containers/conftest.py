@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,9 @@ def docker() -> Iterator[Any]:
         package: Any = importlib.import_module("docker")
     except ImportError:
         lacking("the package docker", "pip install docker")
-    try:
-        client = package.from_env(timeout=60)
-        client.ping()
-    except package.errors.DockerException as error:
-        lacking("a Docker daemon that answers", f"start dockerd ({error})")
+    if error := _no_daemon():
+        lacking("Docker with a running daemon", f"start dockerd ({error})")
+    client = package.from_env(timeout=60)
     terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)  # else nothing would be cleaned up
     _remove(client, lambda owner: not Path(f"/proc/{owner}").exists())  # who made it was killed
     try:
@@ -38,19 +37,35 @@ def docker() -> Iterator[Any]:
         client.close()
 
 
+def _no_daemon() -> str:
+    """Return why there is no daemon; asked by command, since the package leaves a socket open if there is none."""
+    try:
+        probe = subprocess.run(["docker", "info"], check=False, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError as error:
+        return str(error)
+    return probe.stderr.strip() if probe.returncode else ""
+
+
 def _remove(client: Any, is_meant: Callable[[str], bool]) -> None:
-    """Remove what carries our label, and a process id that is meant."""
-    filters = {"label": LABEL}
-    for container in client.containers.list(all=True, filters=filters, ignore_removed=True):
-        if is_meant(container.labels[LABEL]):
-            container.remove(force=True, v=True)
+    """Remove what the tests made in a process whose id is meant."""
+
+    def ours(things: list[Any], labels: Callable[[Any], dict[str, str] | None]) -> list[Any]:
+        return [thing for thing in things if (owner := _owner(labels(thing) or {})) and is_meant(owner)]
+
+    for container in ours(client.containers.list(all=True, ignore_removed=True), lambda thing: thing.labels):
+        container.remove(force=True, v=True)
     for kind in (client.networks, client.volumes):
-        for thing in kind.list(filters=filters):
-            if is_meant(thing.attrs["Labels"][LABEL]):
-                thing.remove()
-    for image in sorted(client.images.list(filters=filters), key=lambda image: image.attrs["Created"], reverse=True):
-        if is_meant(image.labels[LABEL]):  # what was built on another one is younger, and has to go first
-            client.images.remove(image.id, force=True)
+        for thing in ours(kind.list(), lambda thing: thing.attrs["Labels"]):
+            thing.remove()
+    images = ours(client.images.list(), lambda thing: thing.labels)
+    for image in sorted(images, key=lambda image: str(image.attrs["Created"]), reverse=True):
+        client.images.remove(image.id, force=True)  # the younger first, which may be built on the older
+
+
+def _owner(labels: dict[str, str]) -> str:
+    """Return the id of the process that made something, by our label or by the name of a compose project."""
+    project = labels.get("com.docker.compose.project", "")
+    return labels.get(LABEL) or (project.removeprefix(f"{LABEL}-") if project.startswith(LABEL) else "")
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.compose.conftest import lacking
-from tests.containers.images import Images
+from tests.containers.images import LABEL, Images
 from tests.containers.ledger import read
 from tests.containers.rig import NODES, WORKERS, eventually
 from tests.tools.peek import ROOT
@@ -34,7 +34,7 @@ class Project:
     def __init__(self, docker: Any, command: list[str], images: Images) -> None:
         self._docker = docker
         self._command = command
-        self._name = f"dramatiq-idem-tests-{os.getpid()}"
+        self._name = f"{LABEL}-{os.getpid()}"  # by which it is found and removed if this process is killed
         settings = dict(re.findall(r"^([A-Z_]+)=(.*)$", (FOLDER / ".env.example").read_text(), re.MULTILINE))
         self._password = settings["NODE_PASSWORD"]
         self._environment = os.environ | settings | {
