@@ -29,7 +29,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
 
 containers: $(STAMP)
-	$(BIN)/python -m pytest -m containers --timeout 120 tests/containers $(ARGS)
+	$(BIN)/python -m pytest -m containers tests/containers $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check

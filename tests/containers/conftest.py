@@ -79,3 +79,5 @@ def rig(docker: Any, images: Images) -> Iterator[Rig]:
     """Three nodes, a broker and two workers at work; for one test, which may harm them."""
     with Rig(docker, images) as rig:
         yield rig
+        for name in rig.containers:  # shown if the test failed
+            print(f"-- {name}\n{rig.log(name)[-2_000:]}")

@@ -21,7 +21,7 @@ from tests.containers.ledger import read
 from tests.containers.rig import NODES, WORKERS, eventually
 from tests.tools.peek import ROOT
 
-pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOLDER = ROOT / "compose"
 SERVICES = (*NODES, "broker", *WORKERS, "producer", "prometheus")

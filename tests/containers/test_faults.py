@@ -18,7 +18,7 @@ from tests.containers.images import program
 from tests.containers.ledger import client, records
 from tests.containers.rig import NODES, Rig, eventually
 
-pytestmark = [pytest.mark.containers, pytest.mark.slow]
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(180)]  # the first one builds the images
 
 KILLED = 128 + 9
 """What Docker says of a process that was ended by SIGKILL."""
