@@ -25,6 +25,8 @@ __all__ = ["NODES", "WORKERS", "Rig", "Traffic", "eventually"]
 NODES = ("node-a", "node-b", "node-c")
 WORKERS = ("worker-a", "worker-b")
 PASSWORD = "p4ss-w0rd"
+MEMORY = "128m"
+"""Limit of a node's container, below the one that the server has by itself."""
 
 
 def eventually(condition: Callable[[], Any], within: float = 20.0) -> None:
@@ -41,24 +43,21 @@ class Rig:
     Args:
         docker: A client of the `docker` package.
         images: What they are made of.
-        memory: Limit of each node's container.
     """
 
-    def __init__(self, docker: Any, images: Images, memory: str = "128m") -> None:
+    def __init__(self, docker: Any, images: Images) -> None:
         self._docker = docker
         self._images = images
-        self._memory = memory
         self._labels = {LABEL: str(os.getpid())}
         self._stack = contextlib.ExitStack()
         self.containers: dict[str, Any] = {}
 
     def __enter__(self) -> Rig:
         with contextlib.ExitStack() as stack:
-            stack.callback(self._remove)
             name = f"{LABEL}-{os.getpid()}-{time.monotonic_ns()}"
             self.network = self._docker.networks.create(name, labels=self._labels)
             stack.callback(self.network.remove)
-            stack.callback(self._remove)  # containers before the network, and again if it could not be made
+            stack.callback(self._remove)  # before the network, and also what could be started only in part
             self._start()
             self._stack = stack.pop_all()
         return self
@@ -75,7 +74,7 @@ class Rig:
         node = {"command": ["sh", "/etc/node.sh"], "volumes": script}
         for name in NODES:
             secret = {"NODE_PASSWORD": PASSWORD}
-            limits = {"mem_limit": self._memory, "memswap_limit": self._memory}
+            limits = {"mem_limit": MEMORY, "memswap_limit": MEMORY}
             self.run(name, self._images.node, environment=secret, **limits, **node)
         self.run("broker", self._images.node, **node)
         for name in (*NODES, "broker"):
@@ -144,7 +143,7 @@ class Rig:
         try:
             yield traffic
         finally:
-            traffic.join()
+            traffic.join(60.0)
 
     @contextlib.contextmanager
     def noticed(self, node: str, within: float = 20.0) -> Iterator[None]:
