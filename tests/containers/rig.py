@@ -85,7 +85,7 @@ class Rig:
         for name in WORKERS:
             environment = {"NODES": " ".join(f"{node}:6379" for node in NODES), "NODE_PASSWORD": PASSWORD}
             broker = {"BROKER_URL": "redis://broker:6379", "dramatiq_prom_db": "/run/metrics"}
-            self.run(name, self._images.worker, environment=environment | broker, tmpfs={"/run/metrics": ""})
+            self.run(name, self._images.worker, environment=environment | broker, tmpfs={"/run/metrics": "mode=1777"})
         eventually(lambda: all(self.log(name).count("Worker process is ready") == 2 for name in WORKERS), 30.0)
 
     def run(self, name: str, image: str, **options: Any) -> None:
@@ -218,4 +218,7 @@ class Traffic(threading.Thread):
         assert not ledger.dead
         assert bool(self._rig.told("DoubleRun")) == overtaken
         assert not self._rig.told("CompletionUnrecorded")
+        for name in WORKERS:
+            assert "Unexpected failure" not in self._rig.log(name), "a middleware failed"
+            assert "observer failed" not in self._rig.log(name)
         return ledger

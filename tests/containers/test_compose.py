@@ -123,6 +123,7 @@ def test_compose_from_up_to_the_ledger(project: Project) -> None:
     project("build", "worker-a", timeout=180)
     project("up", "-d", *SERVICES)
     eventually(lambda: project.health() == dict.fromkeys((*NODES, "broker"), "healthy"), 40.0)
+    project("restart", "--timeout", "2", "worker-b")  # as after a crash: all has to work in a container's second life
     scraped = {("worker-a:9191", "1"), ("worker-b:9191", "1")}
     eventually(lambda: {(up["metric"]["instance"], up["value"][1]) for up in prometheus("up")} == scraped, 40.0)
     eventually(lambda: number("sum(dramatiq_idem_completion_seconds_count)") > 50, 60.0)  # new nodes vote after 30 s
@@ -140,3 +141,4 @@ def test_compose_from_up_to_the_ledger(project: Project) -> None:
     assert not replace(ledger, sent=set(ledger.charges)).wrongs()
     eventually(lambda: number("sum(dramatiq_idem_completion_seconds_count)") == PAYMENTS, 20.0)
     assert number("sum(dramatiq_idem_double_runs_total)") == 0
+    assert not any("Unexpected failure" in project.log(name) for name in WORKERS)
