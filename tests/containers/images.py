@@ -108,7 +108,7 @@ def _python(tar: Path, wheels: Path) -> tuple[Path, str]:
     wanted = [f"{ROOT}[hiredis,prometheus]", "hatchling"]
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "-w", wheels, *wanted], check=True, timeout=240)
     with Rootfs(tar) as root:
-        root.programs(program("sh"), program("useradd"), interpreter)
+        root.programs(program("sh"), program("useradd"), program("mkdir"), interpreter)
         root.tree(library)
         root.libraries(str(path) for path in library.glob("lib-dynload/*.so"))
         root.beside_libc(_OF_WHEELS)

@@ -85,7 +85,7 @@ class Rig:
         for name in WORKERS:
             environment = {"NODES": " ".join(f"{node}:6379" for node in NODES), "NODE_PASSWORD": PASSWORD}
             broker = {"BROKER_URL": "redis://broker:6379", "dramatiq_prom_db": "/run/metrics"}
-            self.run(name, self._images.worker, environment=environment | broker, tmpfs={"/run/metrics": "mode=1777"})
+            self.run(name, self._images.worker, environment=environment | broker, tmpfs={"/run/metrics": ""})
         eventually(lambda: all(self.log(name).count("Worker process is ready") == 2 for name in WORKERS), 30.0)
 
     def run(self, name: str, image: str, **options: Any) -> None:
