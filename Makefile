@@ -5,11 +5,12 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
 
-.PHONY: help demo test check bench verify clean
+.PHONY: help demo test containers check bench verify clean
 
 help:
 	@echo 'make demo    watch duplicates being stopped while nodes and workers die'
 	@echo 'make test    run the tests on real servers'
+	@echo 'make containers  run real workers and nodes in Docker, disturb them, and count'
 	@echo 'make check   lint, format, types'
 	@echo 'make bench   measure'
 	@echo 'make verify  models, simulation, chaos: minutes of faults, and a table'
@@ -26,6 +27,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+
+containers: $(STAMP)
+	$(BIN)/python -m pytest -m containers tests/containers $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check

@@ -10,6 +10,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+try:  # here, not on the threads that connect: of an import that fails, another thread sees half a module
+    from hiredis import Reader as HiredisReader
+except ImportError:
+    HiredisReader: Any = None  # type: ignore[no-redef]
+
 __all__ = ["PENDING", "ProtocolError", "Reader", "ReplyError", "new_reader", "pack"]
 
 
@@ -120,8 +125,6 @@ _SCALARS: dict[bytes, Callable[[bytes], Any]] = {
 
 def new_reader() -> Any:
     """Return the fastest reader there is: hiredis, else ours."""
-    try:
-        import hiredis
-    except ImportError:
+    if HiredisReader is None:
         return Reader()
-    return hiredis.Reader(protocolError=ProtocolError, replyError=ReplyError, notEnoughData=PENDING)
+    return HiredisReader(protocolError=ProtocolError, replyError=ReplyError, notEnoughData=PENDING)

@@ -21,10 +21,11 @@ PASSWORD = os.environ.get("NODE_PASSWORD", "")
 LOGIN = f":{quote(PASSWORD, safe='')}@" if PASSWORD else ""
 NODES = [f"redis://{LOGIN}{address}" for address in os.environ["NODES"].split()]
 
-# Dead workers are noticed within seconds, so that you can watch it; by default it takes a minute and more.
+# Dead workers are noticed within seconds, and what they ran is taken over then, so that you can watch it; by default
+# both take longer.
 broker = RedisBroker(url=BROKER_URL, heartbeat_timeout=10_000, maintenance_chance=100_000)
 dramatiq.set_broker(broker)
-Idempotency(NODES, observer=combine(log_event, PrometheusObserver())).install(broker)
+Idempotency(NODES, lease=10_000, observer=combine(log_event, PrometheusObserver())).install(broker)
 broker.add_middleware(Prometheus(), before=Idempotency)
 gateway = Gateway(f"{BROKER_URL}/1")
 
