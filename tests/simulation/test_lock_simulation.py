@@ -88,7 +88,7 @@ def test_a_seed_means_one_schedule() -> None:
 
 
 def test_a_seed_means_the_same_schedule_in_every_process() -> None:
-    """Else the command that a failure prints would show something else: nothing may depend on how strings are hashed."""
+    """Else the command that a failure prints would show something else: nothing depends on how strings are hashed."""
     command = [sys.executable, "-m", "tests.simulation.replay", "--seed", "7"]
     drawn = [
         subprocess.run(
