@@ -108,7 +108,8 @@ class Fleet:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Fleet:
-        print(f"replay with CHAOS_SEED={self.seed}")
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+        print(f"replay the faults: CHAOS_SEED={self.seed} CHAOS_SCALE={SCALE:g} python -m pytest -m chaos '{test}'")
         patient = self.options | {"node_timeout": 2.0}
         redlock = Redlock(self._urls, self.ttl, observer=lambda _event: None, **patient)
         redlock.bootstrap()

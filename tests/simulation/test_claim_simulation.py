@@ -83,3 +83,10 @@ def test_a_seed_means_one_schedule() -> None:
     start = base_seed()
     seeds = range(start, start + 12)
     assert [claim_world.play(seed).digest for seed in seeds] == [claim_world.play(seed).digest for seed in seeds]
+
+
+def test_faults_that_are_given_are_played_in_the_same_schedule() -> None:
+    """A plan that is written down, as when it is shortened or replayed, goes on in the plot that it was drawn for."""
+    outcomes = [claim_world.play(seed) for seed in range(60)]
+    again = [claim_world.play(outcome.seed, faults=outcome.faults) for outcome in outcomes]
+    assert [outcome.digest for outcome in again] == [outcome.digest for outcome in outcomes]

@@ -108,3 +108,10 @@ def test_a_schedule_can_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None
     assert "acquire" in drawn
     assert main(["--seed", "3", "--faults", "none"]) == 0
     assert "violations:\n  none" in capsys.readouterr().out
+
+
+def test_faults_that_are_given_are_played_in_the_same_schedule() -> None:
+    """A plan that is written down, as when it is shortened or replayed, goes on in the plot that it was drawn for."""
+    outcomes = [lock_world.play(seed) for seed in range(60)]
+    again = [lock_world.play(outcome.seed, faults=outcome.faults) for outcome in outcomes]
+    assert [outcome.digest for outcome in again] == [outcome.digest for outcome in outcomes]

@@ -62,6 +62,6 @@ LAYERS = (
     _simulation("claims", "test_claim_simulation.py", 3000),
     _simulation("mutants", "test_mutants.py", 900),
     Layer("virtual nodes", lambda: _tests("simulation", "test_sim_nodes.py"), ["--timeout=600"]),
-    Layer("properties", lambda: _tests("unit"), ["-m", "hypothesis", "--timeout=600"]),
+    Layer("properties", lambda: _tests("unit"), ["-m", "hypothesis", "--timeout=600"], (("PROPERTIES", "full"),)),
     Layer("chaos", lambda: _tests("chaos"), ["-m", "chaos"], faults=FAULTS, is_alone=True),
 )
