@@ -51,7 +51,7 @@ class Finding:
         return f'python -m tests.simulation.replay --mutant "{self.mutant.name}" --seed {self.seed}'
 
     def __str__(self) -> str:
-        return f"{self.mutant.name}, after {self.schedules:,} schedules: {self.violation}"
+        return f"{self.mutant.name}, after {self.schedules:,} schedules, by {self.violation[:2]}"
 
 
 def hunt(mutant: Mutant, budget: int = BUDGET, start: int = 0) -> Finding | None:

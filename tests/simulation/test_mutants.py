@@ -31,7 +31,7 @@ def test_rule_is_missed_when_it_is_taken_out(mutant: Mutant, record_property: Ca
     """The promise that depends on the rule breaks within the budget, and not without the mutant."""
     finding = hunt(mutant)
     assert finding is not None, f"not found within {BUDGET} schedules"
-    print(finding, f"replay: {finding.command}", sep="\n")
+    print(finding, finding.violation, f"replay: {finding.command}", sep="\n")
     record_property("mutants", 1)
     record_property("found", str(finding))
 

@@ -96,7 +96,7 @@ def judged(result: Result, needed: Mapping[str, int] | None = None, scale: float
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the results as a table."""
+    """Return the results: what does not fit into a table, and the table."""
     rows = [("layer", "tests", "what was counted", "violations", "faults met/injected", "seconds", "")]
     for result in results:
         counted = ", ".join(f"{count:,} {what}" for what, count in result.counts.items())
@@ -108,7 +108,7 @@ def table(results: Sequence[Result]) -> str:
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(lines + [line for result in results for line in _details(result)])
+    return "\n".join([line for result in results for line in _details(result)] + ["", *lines])
 
 
 def _details(result: Result) -> list[str]:
