@@ -99,7 +99,7 @@ def table(results: Sequence[Result]) -> str:
     """Return the results: what does not fit into a table, and the table."""
     rows = [("layer", "tests", "what was counted", "violations", "faults met/injected", "seconds", "")]
     for result in results:
-        counted = ", ".join(f"{count:,} {what}" for what, count in result.counts.items())
+        counted = ", ".join(f"{count:,} {what}" for what, count in result.counts.items() if count)
         faults = f"{sum(result.observed.values())}/{sum(result.injected.values())}" if result.injected else ""
         verdict = "ok" if result.is_well else "FAILED"
         violations = max(result.violations, result.failures)
