@@ -110,7 +110,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
         print(f"replay the faults: CHAOS_SEED={self.seed} CHAOS_SCALE={SCALE:g} python -m pytest -m chaos '{test}'")
-        patient = self.options | {"node_timeout": 2.0}
+        patient = self.options | {"node_timeout": self.options["max_ttl"]}
         redlock = Redlock(self._urls, self.ttl, observer=lambda _event: None, **patient)
         redlock.bootstrap()
         redlock.close()

@@ -109,5 +109,5 @@ def test_clocks_beyond_what_is_promised_must_be_seen(
             time.sleep(0.8)
         outcome = judge(fleet, fleet.names, expected=True)
     record_property(f"injected clock {limit}", ROUNDS)
-    record_property(f"observed clock {limit}", outcome.violations["overlaps"])
+    record_property(f"observed clock {limit}", min(ROUNDS, outcome.violations["overlaps"]))
     assert outcome.violations["overlaps"], "the checkers are blind: clocks beyond the promise were not noticed"
