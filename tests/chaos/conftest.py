@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.tools.peek import ask, happens
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each test time in proportion to the faults that it injects."""
     for item in items:
-        if "chaos" in item.path.parts:
+        if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(90 + 120 * SCALE))
 
 
