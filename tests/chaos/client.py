@@ -1,5 +1,7 @@
 """One client of the chaos tests: takes locks, looks at them, writes under them, gives them back; until SIGTERM.
 
+SIGUSR1 asks it to stop itself (SIGSTOP) the next time that it is between the check of a lease and the write under it.
+
 python -m tests.chaos.client FOLDER NAME — reads FOLDER/settings.json, writes FOLDER/NAME.jsonl (see history.py).
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import random
 import signal
 import socket
@@ -48,6 +51,7 @@ class Client:
         self._random = random.Random(f"{self._settings['seed']} {name}")
         self._file = (folder / f"{name}.jsonl").open("a", buffering=1)
         self._running = True
+        self._stops_itself = False
         self._redlock = Redlock(
             self._settings["urls"],
             self._settings["ttl"],
@@ -63,6 +67,7 @@ class Client:
     def run(self) -> None:
         """Go on until SIGTERM."""
         signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGUSR1, self._stop_itself)
         while self._running:
             resource = self._random.choice(self._settings["resources"])
             invoked = clock()
@@ -105,6 +110,10 @@ class Client:
         except LeaseLostError:
             self._note("lost", token=lease.token)
             return
+        if self._stops_itself:
+            self._stops_itself = False
+            self._note("stopping", token=lease.token)
+            os.kill(os.getpid(), signal.SIGSTOP)
         new = self._folder / f"counter-{lease.resource}-{self._name}"
         new.write_text(str(seen + 1))
         new.replace(counter)
@@ -127,7 +136,8 @@ class Client:
         mine = away = 0
         for node in self._nodes:
             try:
-                mine += node.get(f"redlock:lock:{lease.resource}") == lease.token
+                # an extension that counts on the key puts a mark behind the token
+                mine += (node.get(f"redlock:lock:{lease.resource}") or "").removesuffix("+") == lease.token
             except (redis.RedisError, OSError):  # noqa: PERF203 - each node answers for itself
                 away += 1
         self._note("looked", token=lease.token, began=began, mine=mine, away=away)
@@ -144,6 +154,9 @@ class Client:
 
     def _stop(self, *_: object) -> None:
         self._running = False
+
+    def _stop_itself(self, *_: object) -> None:
+        self._stops_itself = True
 
 
 if __name__ == "__main__":

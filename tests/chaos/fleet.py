@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -30,13 +31,29 @@ from tests.chaos.history import (
 )
 from tests.tools.peek import ROOT, happens
 
-__all__ = ["RESOURCES", "SCALE", "Fleet", "Outcome"]
+__all__ = ["QUIET", "RESOURCES", "SCALE", "Fleet", "Hit", "Outcome", "times"]
 
 SCALE = float(os.environ.get("CHAOS_SCALE", "1"))
-"""How many faults are injected, as a multiple of what takes three minutes."""
+"""Share of the faults that a full run injects."""
 RESOURCES = ["a", "b"]
-_NOTICED = 1.0
-"""Seconds after a fault in which a client may notice it."""
+QUIET = 0.1
+"""Seconds between two faults."""
+_NOTICED = 2.0
+"""Seconds after a fault in which a client may notice it: a node that failed is left out for as long."""
+
+
+def times(count: int) -> range:
+    """Return as many rounds, scaled; one at least."""
+    return range(math.ceil(count * SCALE))
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a fault does to one node or one client, how it is undone, and who it is: `node` or `victim`."""
+
+    do: Callable[[], Any]
+    undo: Callable[[], Any]
+    target: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -91,8 +108,10 @@ class Fleet:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Fleet:
-        print(f"replay with CHAOS_SEED={self.seed}")
-        redlock = Redlock(self._urls, self.ttl, observer=lambda _event: None, **self.options)
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+        print(f"replay the faults: CHAOS_SEED={self.seed} CHAOS_SCALE={SCALE:g} python -m pytest -m chaos '{test}'")
+        patient = self.options | {"node_timeout": self.options["max_ttl"]}
+        redlock = Redlock(self._urls, self.ttl, observer=lambda _event: None, **patient)
         redlock.bootstrap()
         redlock.close()
         settings = {
@@ -131,13 +150,49 @@ class Fleet:
         """Return what the clients have written so far."""
         return read(self._folder.glob("*.jsonl"))
 
-    def fault(self, kind: str, do: Callable[[], Any], undo: Callable[[], Any], seconds: float, **target: Any) -> None:
-        """Do something, undo it after some seconds, and write down what it was and from when to when."""
-        event = {"t": clock(), "client": "test", "op": "fault", "kind": kind, **target}
-        do()
+    @property
+    def names(self) -> list[str]:
+        """The nodes' names as clients report them."""
+        return [url.removeprefix("redis://") + "/0" for url in self._urls]
+
+    @property
+    def guard_wait(self) -> float:
+        """Seconds after which a node that forgot votes again, and somebody has tried."""
+        return self.options["max_ttl"] * 1.02 + 0.1
+
+    def fault(self, kind: str, seconds: float, *hits: Hit) -> None:
+        """Hit some at once, undo it after some seconds, and write down what it was and from when to when."""
+        began = []
+        for hit in hits:
+            began.append({"t": clock(), "client": "test", "op": "fault", "kind": kind, **hit.target})
+            hit.do()
         time.sleep(seconds)
-        undo()
-        self._faults.append(event | {"until": clock()})
+        for hit, event in zip(hits, began, strict=True):
+            hit.undo()
+            self._faults.append(event | {"until": clock()})
+
+    def next_event(self, op: str, client: str, since: float) -> Event:
+        """Wait for what a client writes down after a moment."""
+        found: list[Event] = []
+
+        def look() -> bool:
+            found[:] = [
+                event
+                for event in self.history()
+                if event["op"] == op and event["client"] == client and event["t"] > since
+            ]
+            return bool(found)
+
+        assert happens(look, within=10.0), f"{client} has no {op}"
+        return found[0]
+
+    def signal(self, client: str, number: signal.Signals) -> None:
+        """Send a signal to a client."""
+        self.processes[client].send_signal(number)
+
+    def alive(self) -> list[str]:
+        """Return the clients that run."""
+        return [name for name, process in self.processes.items() if process.poll() is None]
 
     def outcome(self, nodes: int, names: Sequence[str] = ()) -> Outcome:
         """Let the clients come to their end, and judge their history.

@@ -9,6 +9,7 @@ share, the one that leases are measured with), `client` and `op`:
     wrote       resource, token, value: a counter under the lock that nothing else protects
     fenced      resource, token, fence, accepted: a store that refuses tokens below the largest it has seen
     releasing   token; written before the release is sent
+    stopping    token; between the check of a lease and the write under it
     down, admitted   node: what the lock told its observer
     fault       kind, node or victim, until: what the test did, and to whom
 """
@@ -178,7 +179,7 @@ def thin_leases(events: Sequence[Event], nodes: int) -> list[Event]:
     """
     granted = {event["token"]: event for event in events if event["op"] == "acquired"}
     holds = {hold.token: hold for hold in holds_of(events)}
-    restarts = [event for event in events if event["op"] == "fault" and event["kind"] == "restart"]
+    restarts = [event for event in events if event["op"] == "fault" and event["kind"].startswith("restart")]
     found = []
     for event in events:
         if event["op"] != "looked" or event["t"] >= holds[event["token"]].end:

@@ -184,21 +184,8 @@ class ClaimWorld(World):
         self.queue.append((began, Delivery("fresh")))
         Task(worker.process, worker.live(until=began + wait))
         scheduler.run(began + wait)
-        if self._waits_for_a_decision():
-            self.seen["waits for a decision"] += 1
-            return
         done = [entry.time - began for entry in self.history if entry.kind == "recorded" and entry.key == "fresh 0"]
         self.history.add("goal", scheduler.now, "", "fresh", more=("L1", wait, done[0] if done else None))
-
-    def _waits_for_a_decision(self) -> bool:
-        """Whether fewer nodes remember than a repair needs: then somebody has to accept the loss.
-
-        A fresh node is one that remembers as soon as another one has the right.
-        """
-        markers = [host.node.data.get(self.settings[0].key("marker")) for host in self.hosts]
-        rights = [marker[0].split()[4] for marker in markers if marker is not None]
-        remembering = sum(each in ("records", "fresh") for each in rights)
-        return "records" in rights and remembering < self.quorums.remembering
 
 
 class Holding:

@@ -121,6 +121,7 @@ def plot(rng: Random, kind: str, nodes: int, processes: int, ttl: float) -> list
         late    a grant's reply comes late; the lease is handed on, and extended where that grant was, but not elsewhere
         paused  a process stands still between a round and what it does next
         old     two nodes come back with older data, and somebody meets only these
+        thin    a node misses a lease; another loses its last write, and a third is cut off while the next is handed on
         lonely  a completion reaches few nodes and its worker dies; one that has it forgets, one is cut off
         again   a node forgets once more while it is repaired
     """
@@ -207,6 +208,16 @@ def _old(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[
     ]
 
 
+def _thin(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
+    first, second, third = nodes
+    count = rng.choice((3, 3, 3, 4))
+    return [
+        Fault("cut", third, _soon(rng), rng.uniform(0.2, 1.2) * ttl, "grant", 1, ALL),
+        Fault("failover", first, rng.choice((0.0, 0.0005)), 0.02, "grant", count, amount=1),
+        Fault("cut", second, rng.uniform(0.02, 0.1), 2 * ttl, "grant", count, ALL, of=first),
+    ]
+
+
 def _lonely(rng: Random, nodes: Sequence[int], processes: int, ttl: float) -> list[Fault]:
     first, second, third = nodes
     worker = rng.randrange(processes)
@@ -264,6 +275,7 @@ PLOTS = {
     "late": _late,
     "old": _old,
     "paused": _paused,
+    "thin": _thin,
     "lonely": _lonely,
     "again": _again,
 }
@@ -386,8 +398,13 @@ class Saboteur:
         return any(key.endswith(MARKER_KIND) for key in host.node.data)
 
     def _remembers(self, host: VirtualHost) -> bool:
-        """Whether the node's marker names its identity, and its wait is over, and it has the rights that are needed."""
+        """Whether the node's marker names its identity, and its wait is over, and it has the rights that are needed.
+
+        A node that is down loses its rights as soon as it starts.
+        """
         node = host.node
+        if self._limits.needs_rights and not host.is_up:
+            return False
         for key, (value, _) in node.data.items():
             if key.endswith(MARKER_KIND):
                 identity, since, announced, _, rights, *_ = value.split()

@@ -71,6 +71,8 @@ class LockWorld(World):
             "mixed": ("", "raise", "raise", "keep", "alone", "relay"),
             "uniform": ("",) * 5 + ("heal", "late", "old", "paused"),
         }
+        if profile == "uniform" and seed % 37 == 36:
+            plots["uniform"] = ("thin",)
         super().__init__(
             seed,
             nodes,
@@ -83,7 +85,7 @@ class LockWorld(World):
             traces=traces,
         )
         self.resources = ["x"] if self.rng.random() < 0.8 else ["x", "y"]
-        self.rounds = choose.choice((1, 2, 2, 3))
+        self.rounds = 3 if self.plot == "thin" else choose.choice((1, 2, 2, 3))
         self.terms: list[tuple[Process, str, str, str, Term]] = []
         self.polls = self.plot in ("raise", "alone", "relay", "old")
         """Whether clients ask again soon, rather than when the holder's lease ends: that admits nodes sooner."""
@@ -241,6 +243,8 @@ class User:
         habits = (2, 3, 4, 2)
         if self.world.plot in ("late", "paused"):
             habits = (1, 1, 2, 6)
+        elif self.world.plot == "thin":
+            habits = (1, 0, 0, 0) if len(self.world.terms) < 3 else (1, 0, 0, 4)
         elif self.world.plot == "relay":  # somebody else goes on with it, for long
             habits = (1, 6, 1, 0) if self.settings.max_ttl == LONG else (1, 1, 2, 8)
         what = rng.choices(("release", "expire", "extend", "hand over"), habits)[0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.simulation import claim_world
-from tests.simulation.campaign import Report, base_seed, campaign, explained, is_full
+from tests.simulation.campaign import base_seed, campaign, is_full
 from tests.simulation.faults import KINDS
 
 COUNTS = (500, 10_000)
@@ -51,33 +53,29 @@ SEEN = [
 SELDOM = {"double run", "error reply: NOSCRIPT", "contested", "waited for a frozen node"}
 
 
-def check(report: Report, **options: object) -> None:
-    """Fail with all that is needed to look at what broke."""
-    print(report)
-    assert not report.broken, "\n\n".join(explained(claim_world, outcome, **options) for outcome in report.broken[:2])
-
-
-def test_what_once_broke_stays_mended() -> None:
+def test_what_once_broke_stays_mended(judge: Any) -> None:
     """Schedules that found something are played first."""
-    check(campaign(claim_world, CORPUS))
+    judge(claim_world, campaign(claim_world, CORPUS))
 
 
 @pytest.mark.timeout(900)
-def test_no_promise_of_the_claims_breaks() -> None:
+def test_no_promise_of_the_claims_breaks(judge: Any, record_property: Any) -> None:
     """One run at a time, none after a completion, one result, each further run explained; and liveness."""
     first = base_seed()
     print(f"SIMULATION_SEED={first}")
+    record_property("seed", first)
     report = campaign(claim_world, range(first, first + COUNTS[is_full()]))
-    check(report)
+    judge(claim_world, report)
     unseen = [what for what in SEEN if not report.seen[what] and (is_full() or what not in SELDOM)]
     assert not unseen, f"never happened: {unseen}"
 
 
-def test_five_nodes_keep_the_promises_too() -> None:
-    """A tenth as many schedules with five nodes."""
+def test_five_nodes_keep_the_promises_too(judge: Any, record_property: Any) -> None:
+    """A twentieth as many schedules with five nodes."""
     first = base_seed()
     print(f"SIMULATION_SEED={first}")
-    check(campaign(claim_world, range(first, first + COUNTS[is_full()] // 20), nodes=5), nodes=5)
+    record_property("seed", first)
+    judge(claim_world, campaign(claim_world, range(first, first + COUNTS[is_full()] // 20), nodes=5), nodes=5)
 
 
 def test_a_seed_means_one_schedule() -> None:
@@ -85,3 +83,10 @@ def test_a_seed_means_one_schedule() -> None:
     start = base_seed()
     seeds = range(start, start + 12)
     assert [claim_world.play(seed).digest for seed in seeds] == [claim_world.play(seed).digest for seed in seeds]
+
+
+def test_faults_that_are_given_are_played_in_the_same_schedule() -> None:
+    """A plan that is written down, as when it is shortened or replayed, goes on in the plot that it was drawn for."""
+    outcomes = [claim_world.play(seed) for seed in range(60)]
+    again = [claim_world.play(outcome.seed, faults=outcome.faults) for outcome in outcomes]
+    assert [outcome.digest for outcome in again] == [outcome.digest for outcome in outcomes]

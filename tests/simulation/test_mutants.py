@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
+
 import pytest
 
 from tests.simulation.campaign import is_full
-from tests.simulation.mutants import BUDGET, MUTANTS, Mutant, hunt
+from tests.simulation.mutant import BUDGET, Mutant, hunt
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.replay import main
 from tests.simulation.shipping import Edit, MutationError, loaded
 
 QUICK = {
@@ -22,11 +27,13 @@ CHOSEN = [mutant for mutant in MUTANTS if is_full() or mutant.name in QUICK]
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", CHOSEN, ids=[mutant.name.replace(" ", "-") for mutant in CHOSEN])
-def test_rule_is_missed_when_it_is_taken_out(mutant: Mutant) -> None:
+def test_rule_is_missed_when_it_is_taken_out(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """The promise that depends on the rule breaks within the budget, and not without the mutant."""
     finding = hunt(mutant)
     assert finding is not None, f"not found within {BUDGET} schedules"
-    print(f"found after {finding.schedules} schedules, at seed {finding.seed}: {finding.violation}")
+    print(finding, finding.violation, f"replay: {finding.command}", sep="\n")
+    record_property("mutants", 1)
+    record_property("found", str(finding))
 
 
 def test_all_mutants_still_apply() -> None:
@@ -35,6 +42,16 @@ def test_all_mutants_still_apply() -> None:
     for mutant in MUTANTS:
         with loaded(f"{mutant.mode}_world", mutant.edits) as world:
             assert world.play(1, **mutant.options).digest
+
+
+def test_printed_command_shows_the_violation_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a finding prints can be pasted: the same promise breaks, and the exit status says so."""
+    finding = hunt(next(mutant for mutant in MUTANTS if mutant.name == "quorum off by one"))
+    assert finding is not None
+    prefix = "python -m tests.simulation.replay "
+    assert finding.command.startswith(prefix)
+    assert main(shlex.split(finding.command.removeprefix(prefix))) == 1
+    assert finding.violation in capsys.readouterr().out
 
 
 def test_text_that_is_not_there_is_an_error() -> None:

@@ -109,7 +109,8 @@ class World:
         self.hosts = [self._host(index) for index in range(nodes)]
         self.network = Network(self.scheduler, self.hosts, self.rng.choice(WEATHERS))
         self.plot = ""
-        self.faults = self._plan(horizon, plots, steps=steps) if faults is None else faults
+        planned = self._plan(horizon, plots, steps=steps)  # also for a given plan: it decides on the plot
+        self.faults = planned if faults is None else faults
         self.processes = [self.process(each) for each in settings]
         self.saboteur = Saboteur(self.scheduler, self.network, self.processes, self.faults, limits, self._restart)
         for index, process in enumerate(self.processes):

@@ -367,12 +367,30 @@ def too_few_replicas(node: LocalNode) -> Iterator[None]:
     ask(node.url, "CONFIG", "SET", "min-replicas-to-write", 0)
 
 
+@contextlib.contextmanager
+def without_rights(node: LocalNode) -> Iterator[None]:
+    ask(node.url, "ACL", "SETUSER", "default", "-eval", "-evalsha")
+    yield
+    ask(node.url, "ACL", "SETUSER", "default", "+@all")
+
+
+@contextlib.contextmanager
+def locked_out(node: LocalNode) -> Iterator[None]:
+    ask(node.url, "CONFIG", "SET", "requirepass", "changed")
+    known = f"redis://:changed@127.0.0.1:{node.port}"
+    ask(known, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    yield
+    ask(known, "CONFIG", "SET", "requirepass", "")
+
+
 TROUBLES = [
     pytest.param(out_of_memory, "OOM", id="OOM"),
     pytest.param(failing_snapshots, "MISCONF", id="MISCONF"),
     pytest.param(busy_with_a_script, "BUSY", id="BUSY"),
     pytest.param(clients_paused, "no reply in time", id="CLIENT PAUSE"),
     pytest.param(too_few_replicas, "NOREPLICAS", id="NOREPLICAS"),
+    pytest.param(without_rights, "NOPERM|(?i:no permissions)", id="NOPERM"),
+    pytest.param(locked_out, "NOAUTH|(?i:authenticat)", id="NOAUTH"),
 ]
 
 
@@ -389,6 +407,19 @@ def test_trouble_of_one_node_is_bridged_and_of_two_is_named(
                 redlock.acquire("s", ttl=1.0)
             assert {f"127.0.0.1:{node.port}/0" for node in nodes3[1:]} <= set(caught.value.causes)
     assert redlock.acquire("t", wait=3.0).release()
+    assert happens(lambda: values(nodes3, "s") == [None] * 3)
+
+
+def test_demoted_node_is_bridged_and_two_are_named(nodes3: LocalNodes, serving: Any) -> None:
+    """L11: READONLY is an error for that node, never "held"; with two such nodes it is the cause that there is none."""
+    redlock = serving(nodes3)
+    assert redlock.acquire("warm-up").release()
+    ask(nodes3[2].url, "REPLICAOF", "127.0.0.1", 1)
+    assert redlock.acquire("r", ttl=2.0).validity > 1.0
+    ask(nodes3[1].url, "REPLICAOF", "127.0.0.1", 1)
+    with pytest.raises(QuorumUnreachableError, match=r"READONLY|(?i:replica)") as caught:
+        redlock.acquire("s", ttl=1.0)
+    assert {f"127.0.0.1:{node.port}/0" for node in nodes3[1:]} == set(caught.value.causes)
     assert happens(lambda: values(nodes3, "s") == [None] * 3)
 
 

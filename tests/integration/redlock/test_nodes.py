@@ -30,8 +30,10 @@ def test_server_that_is_listed_twice_is_refused(
     }[other]
     redlock = make_redlock([*nodes.urls, again])
     for _ in range(2):
-        with pytest.raises(SettingsError, match="same server"):
+        with pytest.raises(SettingsError, match="same server") as caught:
             redlock.acquire("r")
+        assert f"127.0.0.1:{nodes[1].port}/0" in str(caught.value)
+        assert ask(nodes[1].url, "INFO", "server")["run_id"] in str(caught.value)
     assert lock_keys(nodes) == []
 
 

@@ -198,7 +198,7 @@ def looked(t: float, mine: int, away: int = 0) -> Event:
     return noted(t, "looked", token="x", began=t - 0.01, mine=mine, away=away)
 
 
-RESTART = {"kind": "restart", "node": 2, "until": 2.2}
+RESTART = {"kind": "restart, none", "node": 2, "until": 2.2}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.verify import LAYERS, Result, judged, main, summed, table
+from tests.verify.__main__ import main
+from tests.verify.layers import LAYERS
+from tests.verify.results import Result, judged, summed, table
 
 
 def report(*cases: str) -> Result:
@@ -42,16 +44,24 @@ def test_numbers_are_added_up() -> None:
         ([case('<skipped message="no netem"/>')], "SKIPPED: t: no netem"),
         ([case(injected_pause=2, observed_pause=0)], "nobody met: pause"),
         ([case(injected_restart=1, observed_restart=1)], "not injected: pause"),
+        ([case(injected_pause=1, observed_pause=1)], "injected too seldom: pause"),
     ],
-    ids=["nothing run", "failure", "error", "violation", "skip", "unseen fault", "fault left out"],
+    ids=["nothing run", "failure", "error", "violation", "skip", "unseen fault", "fault left out", "too few"],
 )
 def test_what_is_wrong_is_said(cases: list[str], problem: str) -> None:
-    needed = ["pause"] if problem.startswith("not injected") else []
+    needed = {"pause": 2} if "injected" in problem else {}
     result = judged(report(*cases), needed)
     assert [each for each in result.problems if each.startswith(problem)]
     assert not result.is_well
     assert "FAILED" in table([result])
     assert problem in table([result])
+
+
+def test_part_of_a_full_run_needs_its_share_of_the_faults() -> None:
+    few = case(injected_pause=15, observed_pause=15)
+    assert judged(report(few), {"pause": 50}, 0.3).is_well
+    assert not judged(report(few), {"pause": 51}, 0.3).is_well
+    assert "injected 15 of 50 in a full run, met 15" in table([judged(report(few), {"pause": 50}, 0.3)])
 
 
 def test_table_has_a_line_per_layer_and_the_bound() -> None:
@@ -63,7 +73,10 @@ def test_table_has_a_line_per_layer_and_the_bound() -> None:
 def test_layers_have_files_of_their_own() -> None:
     """A file in two layers would be counted twice, and one in none never run."""
     simulation = [
-        path for layer in LAYERS if layer.name in ("models", "simulation", "virtual nodes") for path in layer.files()
+        path
+        for layer in LAYERS
+        if layer.name in ("models", "locks", "claims", "mutants", "virtual nodes")
+        for path in layer.files()
     ]
     assert len(simulation) == len(set(simulation))
     assert {path.name for path in simulation} == {path.name for path in simulation[0].parent.rglob("test_*.py")}
