@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from redlock import AsyncRedlock, LeaseLostError, LockHeldError, Redlock
+from redlock import AsyncRedlock, LockHeldError, Redlock
 from redlock.local import LocalNodes
+from tests.tools.forking import in_child
 from tests.tools.peek import ask, happens, lock_keys, run_python, values
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # forking is what is tested
-
-
-def in_child(work: Callable[[], Any]) -> str:
-    """Run a function in a forked child and return what came out, as text."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            outcome = repr(work())
-        except LeaseLostError as error:
-            outcome = f"LeaseLostError: {error}"
-        except BaseException:  # noqa: BLE001 - the parent looks at it
-            outcome = traceback.format_exc()
-        os.write(writer, outcome.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        outcome = pipe.read()
-    os.waitpid(pid, 0)
-    return outcome
 
 
 def in_new_loop(work: Callable[[], Any]) -> str:

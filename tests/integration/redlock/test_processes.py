@@ -14,6 +14,7 @@ import pytest
 
 from redlock import Lease, LeaseLostError, LockHeldError, Redlock
 from redlock.local import LocalNodes
+from tests.tools.forking import in_child
 from tests.tools.peek import Stopwatch, happens, lock_keys, run_python, start_python, values
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # forking is what is tested
@@ -23,24 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # f
 def redlock(trio: LocalNodes, serving: Callable[..., Redlock]) -> Redlock:
     """A lock on three healthy nodes."""
     return serving(trio)
-
-
-def in_child(work: Callable[[], Any]) -> str:
-    """Run a function in a forked child that exits as Python does; return what came out, as text."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            outcome = repr(work())
-        except BaseException as error:  # noqa: BLE001 - the parent looks at it
-            outcome = f"{type(error).__name__}: {error}"
-        os.write(writer, outcome.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        outcome = pipe.read()
-    os.waitpid(pid, 0)
-    return outcome
 
 
 @pytest.mark.parametrize("verb", ["release", "extend"])
