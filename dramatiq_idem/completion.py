@@ -19,6 +19,7 @@ from dramatiq_idem.body import expect_body
 from dramatiq_idem.delivery import Delivery, encode_result
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
 from dramatiq_idem.errors import AcknowledgementHeldError, LeftUnacknowledgedError
+from dramatiq_idem.failures import encode_failure
 from dramatiq_idem.record import State
 from dramatiq_idem.runs import leave_run
 from redlock import clock
@@ -36,7 +37,7 @@ class Completion:
 
     Args:
         desk: The store, and who is told.
-        max_result_bytes: Largest result that is kept.
+        max_result_bytes: Largest result, or failure, that is kept.
     """
 
     def __init__(self, desk: Desk, max_result_bytes: int) -> None:
@@ -63,7 +64,7 @@ class Completion:
             except Interrupt:  # meant for the body, which has returned: what is done must still be recorded
                 self._record(message, delivery)
         else:
-            self.give_up(message)
+            self.give_up(message, exception)
 
     def _record(self, message: MessageProxy, delivery: Delivery) -> bool:
         """Try once to record the completion; afterwards the claim needs no renewal."""
@@ -87,7 +88,7 @@ class Completion:
             self._desk.tell(events.DoubleRun, message, delivery, recorded.record.message_id or message.message_id)
         return True
 
-    def give_up(self, message: MessageProxy) -> None:
+    def give_up(self, message: MessageProxy, exception: BaseException | None = None) -> None:
         """Give the claim up: free for a retry, or failed if the message goes to the dead letters."""
         leave_run()
         delivery = deliveries.of(message)
@@ -96,7 +97,10 @@ class Completion:
         claim, delivery.claim = delivery.claim, None
         delivery.end_claim()
         state = State.FAILED if message.failed else State.FREE
-        self._desk.store.abandon(claim, state, "")
+        reason = ""
+        if state is State.FAILED and exception is not None and delivery.replays_failures:
+            reason = encode_failure(exception, self._max_result_bytes)
+        self._desk.store.abandon(claim, state, reason)
         self._desk.tell(events.GivenUp, message, delivery, state.value)
 
     def acknowledge(self, broker: Broker, message: MessageProxy) -> None:

@@ -73,6 +73,11 @@ class Delivery:
         """The idempotency key, if there is one."""
         return self.rules.key if self.rules else None
 
+    @property
+    def replays_failures(self) -> bool:
+        """Whether a failure for good is remembered, for duplicates; a run again by choice leaves none."""
+        return self.rules is not None and self.rules.policy.on_failed == "replay" and not self.is_again
+
     def end_claim(self) -> None:
         """Stop renewing."""
         if self.keeper is not None:

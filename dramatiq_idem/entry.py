@@ -35,6 +35,7 @@ from dramatiq_idem.delivery import (
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
 from dramatiq_idem.errors import (
     ClaimBusyError,
+    FailureReplayedError,
     KeyDerivationError,
     MessageRefusedError,
     OptionError,
@@ -98,7 +99,8 @@ class Entry:
             return
         holder = "" if rules.is_own_id else message.message_id
         policy = rules.policy
-        request = ClaimRequest(rules.name, holder, rules.fingerprint, policy.lease_ms, policy.retention_ms)
+        replays = policy.on_failed == "replay"
+        request = ClaimRequest(rules.name, holder, rules.fingerprint, policy.lease_ms, policy.retention_ms, replays)
         started = clock()
         outcome = self._claim(request, waits=policy.on_busy == "wait")
         action = decide(outcome, rules, message.message_id, is_result_wanted=is_result_wanted(broker, message))
@@ -140,7 +142,7 @@ class Entry:
 
     def _claim_again(self, delivery: Delivery, request: ClaimRequest) -> RunIt | Defer:
         """Claim a run of a key that is completed and is to run again: one at a time, and never completed anew."""
-        outcome = self._claim(replace(request, name=f"{_AGAIN}{request.name}"), waits=False)
+        outcome = self._claim(replace(request, name=f"{_AGAIN}{request.name}", replays_failures=False), waits=False)
         if isinstance(outcome, Claim):
             delivery.is_again = True
             return RunIt(outcome)
@@ -151,7 +153,8 @@ class Entry:
     ) -> Replay | Skip | Defer:
         """Claim a replay like a run of its own: what follows it must not follow twice if it is redelivered, too."""
         name = f"{_REPLAYS}{request.name}:{message.message_id}"
-        outcome = self._claim(replace(request, name=name, message_id="", fingerprint=""), waits=False)
+        own = replace(request, name=name, message_id="", fingerprint="", replays_failures=False)
+        outcome = self._claim(own, waits=False)
         if isinstance(outcome, Completed):
             return Skip(replay.record, "replayed already")
         if isinstance(outcome, Claim):
@@ -224,9 +227,10 @@ class Entry:
         """Send a message to the dead letters without running it."""
         if refusal.claim is not None:
             self._desk.store.abandon(refusal.claim, State.FAILED, str(refusal.error))
-            if has_stored_result(broker, message):  # of the run that died behind it; it must not become a failure
-                mute_results(message)
-        self._desk.tell(events.DeadLettered, message, delivery, str(refusal.error))
+        is_about_a_run = refusal.claim is not None or isinstance(refusal.error, FailureReplayedError)
+        if is_about_a_run and has_stored_result(broker, message):  # of a run that died behind it: it must stay
+            mute_results(message)
+        self._desk.tell(events.DeadLettered, message, delivery, refusal.reason or str(refusal.error))
         message.fail()
         raise refusal.error
 

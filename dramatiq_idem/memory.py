@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
 from dramatiq_idem.errors import ForgetError
-from dramatiq_idem.judgement import Busy, Completed
+from dramatiq_idem.judgement import Busy, Completed, Failed
 from dramatiq_idem.record import Record, State
 from redlock import Clock, Term, clock, new_token
 
@@ -60,6 +60,8 @@ class MemoryStore:
             before = entry.record if entry else None
             if before is not None and before.state is State.DONE:
                 return Completed(before, is_agreed=True)
+            if request.replays_failures and before is not None and before.state is State.FAILED and before.tail:
+                return Failed(before)
             is_running = before is not None and before.state is State.RUNNING
             if entry is not None and is_running and entry.lease_until > now:
                 return Busy(entry.record, entry.lease_until - now)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dramatiq_idem.failures import is_failure
 from dramatiq_idem.record import Record, State
 from redlock import Vote, VoteKind
 
@@ -159,7 +160,8 @@ def kind_of(record: Record, now_ms: int) -> Kind:
     """Return what a record is on a node whose clock says so."""
     if record.state is State.RUNNING:
         return Kind.RUNNING if record.deadline_ms > now_ms else Kind.ORPHANED
-    if record.state is State.FAILED and any(reason in record.tail for reason in _ORPHAN_REASONS):
+    is_ours = record.state is State.FAILED and not is_failure(record.tail)
+    if is_ours and any(reason in record.tail for reason in _ORPHAN_REASONS):
         return Kind.ORPHANED
     return Kind(record.state.value)
 
