@@ -194,9 +194,9 @@ class ClaimProtocol:
     def _claim_command(self, request: ClaimRequest, token: str, floor: int) -> Command:
         keys = (self._key(request), self._settings.key("marker"))
         about = about_text(request.fingerprint, request.message_id)
-        args: tuple[object, ...] = (token, request.lease_ms, self._settings.guard, request.retention_ms, about, floor)
+        args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about, floor)
         if request.replays_failures:
-            args += ("failed",)
+            return Command(CLAIM, keys, (*args, "failed"), self._undo_command(request, token))
         return Command(CLAIM, keys, args, self._undo_command(request, token))
 
     def _undo_command(self, request: ClaimRequest, token: str) -> Command:

@@ -35,7 +35,6 @@ from dramatiq_idem.delivery import (
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
 from dramatiq_idem.errors import (
     ClaimBusyError,
-    FailureReplayedError,
     KeyDerivationError,
     MessageRefusedError,
     OptionError,
@@ -227,8 +226,7 @@ class Entry:
         """Send a message to the dead letters without running it."""
         if refusal.claim is not None:
             self._desk.store.abandon(refusal.claim, State.FAILED, str(refusal.error))
-        is_about_a_run = refusal.claim is not None or isinstance(refusal.error, FailureReplayedError)
-        if is_about_a_run and has_stored_result(broker, message):  # of a run that died behind it: it must stay
+        if has_stored_result(broker, message):  # of an earlier delivery; it must not become this one's failure
             mute_results(message)
         self._desk.tell(events.DeadLettered, message, delivery, refusal.reason or str(refusal.error))
         message.fail()

@@ -238,6 +238,21 @@ def test_fail_without_a_quorum(workbench, proxied, short_delays):
     assert "no quorum" in event.reason
 
 
+def test_stored_result_stays_where_a_redelivery_fails_without_a_quorum(workbench, proxied, short_delays):
+    """Promise 4: by choice it goes to the dead letters, but what its run returned is no failure."""
+    bench = workbench(urls(proxied), on_unavailable="fail")
+    job = bench.job()
+    bench.start()
+    message = job.send("a")
+    assert bench.result(message) == 42
+    bench.join()
+    set_all(proxied, "refuse")
+    bench.broker.enqueue(message.copy())
+    wait_until(lambda: bench.dead_letters == 1)
+    assert bench.result(message) == 42
+    assert bench.starts() == 1
+
+
 # -- nodes that answer with errors
 
 

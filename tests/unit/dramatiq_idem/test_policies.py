@@ -326,7 +326,7 @@ def test_key_without_effect_is_refused(place):
         pytest.param(
             lambda: on_actor(Policy(on_failed="replay"), idempotency_on_done="run"),
             "contradicts",
-            id="on_failed outside",
+            id="outside",
         ),
         pytest.param(lambda: middleware_policy(on_done="run", on_failed="replay"), "contradicts", id="middleware"),
         pytest.param(lambda: on_actor(idempotency_on_failed="skip"), "'run' or 'replay'", id="unknown"),
