@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from dramatiq import Message
 
 from tests.tools.worker_rig import WorkerRig
 
@@ -57,6 +59,39 @@ def test_worker_that_dies_between_completion_and_acknowledgement(rig):
     crash(rig, rig.job("a", d=0.2), "before_ack")
     assert (rig.log.starts(), rig.log.ends()) == (1, 1)
     assert len(rig.told("Skipped")) == 1
+    assert rig.dead_letters == 0
+
+
+@pytest.mark.parametrize("point", ["next_enqueue", "next_enqueued"])
+def test_worker_that_dies_while_it_enqueues_the_next_step(rig, point):
+    """MB4: before the next step is in the queue, or when it is; it starts once, and the first one at most twice."""
+    rig = rig()
+    step = Message("default", "after", (), {}, {})
+    message = rig.job("a", d=0.1).copy(options={"pipe_target": step.asdict()})
+    crash(rig, message, point)
+    with rig.worker():
+        rig.wait(lambda: rig.result(step) == 42)
+        rig.wait(rig.is_drained)
+    assert [line["key"] for line in rig.lines if line["what"] == "after"] == [42]
+    assert 1 <= rig.log.starts() <= 2
+    assert rig.dead_letters == 0
+
+
+def test_process_that_starts_again_is_not_in_its_own_way(rig):
+    """MC10: killed with its claim, it comes back with the same id on the same host, and gets the same message."""
+    rig = rig(lease=4_000)  # the broker redelivers it while the lease holds
+    message = rig.send(rig.job("a", d=0.1))
+    with rig.worker(KILL="claimed", SAME_PID="4711") as process:
+        rig.wait_for_death(process)
+    died = time.monotonic()
+    with rig.worker(SAME_PID="4711"):
+        rig.wait(lambda: rig.log.starts() == 1)
+        assert time.monotonic() - died < 4.0 + 4.0  # the lease, and a deferral that was under way when it ended
+        assert rig.result(message) == 42
+        rig.wait(rig.is_drained)
+    assert {line["pid"] for line in rig.lines} == {4711}
+    assert rig.told("Deferred"), "it was not delivered within the lease: nothing was tried"
+    assert [line["takeovers"] for line in rig.lines if line["what"] == "start"] == [1]
     assert rig.dead_letters == 0
 
 
