@@ -143,6 +143,8 @@ def job(x=None, d=0.0, out=42):
         if time.monotonic() > until - d / 2:
             kill_at("body")
     kill_at("body")
+    if "RAISE" in os.environ:
+        raise ValueError("too late")
     note("end", x)
     return out
 
