@@ -33,6 +33,7 @@ from dramatiq_idem.delivery import (
     mute_results,
 )
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
+from dramatiq_idem.doubles import settled_result
 from dramatiq_idem.errors import (
     ClaimBusyError,
     KeyDerivationError,
@@ -201,26 +202,12 @@ class Entry:
         def runner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             with interrupter or contextlib.nullcontext():
                 result = function(*args, **kwargs)
-            return self._settled_result(message, delivery, claim, result)
+            return settled_result(self._desk, message, delivery, claim, result)
 
         delivery.keeper = self._desk.store.keep(claim, on_lost)
         message.options.pop(DEFERRALS, None)  # a retry of this run counts anew
         expect_body(message.actor_name, runner)
         enter_run(Run(delivery.key or "", claim, self._desk.store))
-
-    def _settled_result(self, message: MessageProxy, delivery: Delivery, claim: Claim, result: Any) -> Any:
-        """Return the body's result; or, where another run may have been under way and was completed, that one's.
-
-        A stored result never changes, and the other one may be stored already.
-        """
-        if not claim.term.is_lost and not claim.is_contested:
-            return result
-        other = self._desk.store.completion(claim.request.name)
-        if other is None or other.token == claim.record.token:
-            return result
-        delivery.is_double = True
-        self._desk.tell(events.DoubleRun, message, delivery, other.message_id or message.message_id)
-        return decode_result(other.tail) if other.tail else result
 
     def _refuse(self, broker: Broker, message: MessageProxy, delivery: Delivery, refusal: Refuse) -> NoReturn:
         """Send a message to the dead letters without running it."""
