@@ -119,9 +119,8 @@ class Entry:
             result = decode_result(action.record.tail)
             expect_body(message.actor_name, lambda _function, _args, _kwargs: result)
         elif isinstance(action, Skip):
-            self._desk.tell(
-                events.Skipped, message, delivery, action.other.message_id or message.message_id, action.reason
-            )
+            other = action.other.message_id or message.message_id
+            self._desk.tell(events.Skipped, message, delivery, other, action.reason, action.other.first_claimed)
             mute_results(message)
             raise SkipMessage(f"{rules.key!r} is {action.reason}")
         elif isinstance(action, Refuse):

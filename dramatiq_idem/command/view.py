@@ -18,8 +18,6 @@ from redlock import Vote, VoteKind
 
 __all__ = ["Held", "Key", "Kind", "first_claimed", "kind_of", "merge", "read_record"]
 
-_COUNTER_STEP = 2**20
-"""A fencing counter starts from the node's clock in whole seconds times this. Source: ``lua/claim.lua``."""
 _ORPHAN_REASONS = ("orphaned:", "ended with their lease")
 _WRONG_TYPE = "WRONGTYPE"
 
@@ -167,8 +165,5 @@ def kind_of(record: Record, now_ms: int) -> Kind:
 
 
 def first_claimed(record: Record) -> int | None:
-    """Return when a key was first claimed, in seconds of the node's clock; None if that cannot be told.
-
-    Source: its fencing counter starts from the clock, and grows by one with each further claim.
-    """
-    return record.fence // _COUNTER_STEP or None
+    """Return when a key was first claimed, in seconds of the node's clock; None if that cannot be told."""
+    return record.first_claimed
