@@ -232,8 +232,8 @@ class WorkerRig:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """All lines of the log."""
-        return [json.loads(line) for line in self._log_path.read_text().splitlines()]
+        """All whole lines of the log; the end of one may be under way."""
+        return [json.loads(line) for line in self._log_path.read_text().rpartition("\n")[0].splitlines()]
 
     @property
     def log(self) -> Log:
