@@ -18,6 +18,7 @@ from dramatiq_idem.body import LeaseLostInterrupt
 from dramatiq_idem.errors import (
     AcknowledgementHeldError,
     ClaimBusyError,
+    FailureReplayedError,
     ForgetError,
     IdempotencyError,
     KeyDerivationError,
@@ -38,6 +39,7 @@ from dramatiq_idem.store import RedlockStore, Store
 __all__ = [
     "AcknowledgementHeldError",
     "ClaimBusyError",
+    "FailureReplayedError",
     "ForgetError",
     "Idempotency",
     "IdempotencyError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dramatiq_idem.judgement import Busy, Completed, Unavailable
+from dramatiq_idem.judgement import Busy, Completed, Failed, Unavailable
 from dramatiq_idem.record import Record
 from redlock import Term
 
@@ -22,6 +22,7 @@ class ClaimRequest:
         fingerprint: Of the arguments; empty if they are not compared.
         lease_ms: Life of the claim unless it is renewed.
         retention_ms: Life of the record.
+        replays_failures: Whether a recorded failure for good is to be found instead of being run over.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ClaimRequest:
     fingerprint: str
     lease_ms: int
     retention_ms: int
+    replays_failures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +65,4 @@ class Recorded:
     is_forgotten: bool = False
 
 
-Outcome: TypeAlias = Claim | Completed | Busy | Unavailable
+Outcome: TypeAlias = Claim | Completed | Failed | Busy | Unavailable

@@ -195,6 +195,8 @@ class ClaimProtocol:
         keys = (self._key(request), self._settings.key("marker"))
         about = about_text(request.fingerprint, request.message_id)
         args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about, floor)
+        if request.replays_failures:
+            return Command(CLAIM, keys, (*args, "failed"), self._undo_command(request, token))
         return Command(CLAIM, keys, args, self._undo_command(request, token))
 
     def _undo_command(self, request: ClaimRequest, token: str) -> Command:

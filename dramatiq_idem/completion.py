@@ -18,8 +18,10 @@ from dramatiq_idem import events
 from dramatiq_idem.body import expect_body
 from dramatiq_idem.delivery import Delivery, encode_result
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
+from dramatiq_idem.doubles import put_right, spare_result
 from dramatiq_idem.errors import AcknowledgementHeldError, LeftUnacknowledgedError
-from dramatiq_idem.record import State
+from dramatiq_idem.failures import encode_failure
+from dramatiq_idem.record import Record, State
 from dramatiq_idem.runs import leave_run
 from redlock import clock
 
@@ -36,14 +38,14 @@ class Completion:
 
     Args:
         desk: The store, and who is told.
-        max_result_bytes: Largest result that is kept.
+        max_result_bytes: Largest result, or failure, that is kept.
     """
 
     def __init__(self, desk: Desk, max_result_bytes: int) -> None:
         self._desk = desk
         self._max_result_bytes = max_result_bytes
 
-    def leave(self, message: MessageProxy, result: object, exception: BaseException | None) -> None:
+    def leave(self, broker: Broker, message: MessageProxy, result: object, exception: BaseException | None) -> None:
         """Record a completion, or give the claim up; the first call for a delivery counts."""
         leave_run()
         expect_body(message.actor_name, None)
@@ -59,13 +61,13 @@ class Completion:
         if exception is None and not message.failed and not delivery.is_again:
             delivery.result = encode_result(result, self._max_result_bytes)
             try:
-                self._record(message, delivery)
+                self._record(broker, message, delivery)
             except Interrupt:  # meant for the body, which has returned: what is done must still be recorded
-                self._record(message, delivery)
+                self._record(broker, message, delivery)
         else:
-            self.give_up(message)
+            self.give_up(message, exception)
 
-    def _record(self, message: MessageProxy, delivery: Delivery) -> bool:
+    def _record(self, broker: Broker, message: MessageProxy, delivery: Delivery) -> bool:
         """Try once to record the completion; afterwards the claim needs no renewal."""
         claim = delivery.claim
         if claim is None:
@@ -85,9 +87,17 @@ class Completion:
             self._desk.tell(events.Completed, message, delivery, clock() - (delivery.finished_at or clock()))
         elif not delivery.is_double:
             self._desk.tell(events.DoubleRun, message, delivery, recorded.record.message_id or message.message_id)
+            self._put_right(broker, message, recorded.record)
         return True
 
-    def give_up(self, message: MessageProxy) -> None:
+    @staticmethod
+    def _put_right(broker: Broker, message: MessageProxy, standing: Record) -> None:
+        try:
+            put_right(broker, message, standing)
+        except Exception:
+            _logger.exception("the recorded result of message %s could not be put back", message.message_id)
+
+    def give_up(self, message: MessageProxy, exception: BaseException | None = None) -> None:
         """Give the claim up: free for a retry, or failed if the message goes to the dead letters."""
         leave_run()
         delivery = deliveries.of(message)
@@ -96,8 +106,13 @@ class Completion:
         claim, delivery.claim = delivery.claim, None
         delivery.end_claim()
         state = State.FAILED if message.failed else State.FREE
-        self._desk.store.abandon(claim, state, "")
+        reason = ""
+        if state is State.FAILED and exception is not None and delivery.replays_failures:
+            reason = encode_failure(exception, self._max_result_bytes)
+        self._desk.store.abandon(claim, state, reason)
         self._desk.tell(events.GivenUp, message, delivery, state.value)
+        if state is State.FAILED:
+            spare_result(self._desk, message, delivery, claim)
 
     def acknowledge(self, broker: Broker, message: MessageProxy) -> None:
         """Return when the message may be acknowledged.
@@ -112,7 +127,7 @@ class Completion:
         if delivery.postponed is not None:
             self._enqueue_postponed(broker, message, delivery)
         if delivery.claim is not None and delivery.finished_at is not None:
-            self._insist_on_recording(message, delivery, delivery.finished_at)
+            self._insist_on_recording(broker, message, delivery, delivery.finished_at)
         deliveries.pop(message)
 
     def _enqueue_postponed(self, broker: Broker, message: MessageProxy, delivery: Delivery) -> None:
@@ -127,9 +142,11 @@ class Completion:
             raise LeftUnacknowledgedError(text) from error
         delivery.postponed = None
 
-    def _insist_on_recording(self, message: MessageProxy, delivery: Delivery, finished_at: float) -> None:
+    def _insist_on_recording(
+        self, broker: Broker, message: MessageProxy, delivery: Delivery, finished_at: float
+    ) -> None:
         give_up = clock() + PATIENCE
-        while not self._record(message, delivery):
+        while not self._record(broker, message, delivery):
             now = clock()
             stopping = now if self._desk.stopping_at is None else self._desk.stopping_at
             if now - finished_at >= _LONGEST_HOLD or now - stopping >= _LONGEST_HOLD_STOPPING:

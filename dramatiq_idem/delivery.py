@@ -14,7 +14,7 @@ from typing import Any
 
 from dramatiq import Broker, Message
 from dramatiq.broker import MessageProxy
-from dramatiq.results import ResultError, ResultMissing, Results
+from dramatiq.results import ResultBackend, ResultError, ResultMissing, Results
 
 from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.judgement import Busy
@@ -35,6 +35,7 @@ __all__ = [
     "mute_results",
     "of",
     "pop",
+    "stores_of",
 ]
 
 _ATTRIBUTE = "_dramatiq_idem"
@@ -72,6 +73,11 @@ class Delivery:
     def key(self) -> str | None:
         """The idempotency key, if there is one."""
         return self.rules.key if self.rules else None
+
+    @property
+    def replays_failures(self) -> bool:
+        """Whether a failure for good is remembered, for duplicates; a run again by choice leaves none."""
+        return self.rules is not None and self.rules.policy.on_failed == "replay" and not self.is_again
 
     def end_claim(self) -> None:
         """Stop renewing."""
@@ -136,11 +142,21 @@ def is_result_wanted(broker: Broker, message: MessageProxy) -> bool:
     target = message.options.get("pipe_target")
     if target is not None and not (target.get("options", {}).get("pipe_ignore") or options.get("pipe_ignore")):
         return True
-    stored = [
-        message.options.get("store_results", options.get("store_results", middleware.store_results))
+    return bool(stores_of(broker, message))
+
+
+def stores_of(broker: Broker, message: MessageProxy) -> list[tuple[ResultBackend, int]]:
+    """Return the back ends that store this message's result, each with the milliseconds for which it does."""
+    options = broker.get_actor(message.actor_name).options
+
+    def chosen(name: str, default: Any) -> Any:
+        return message.options.get(name, options.get(name, default))
+
+    return [
+        (middleware.backend, chosen("result_ttl", middleware.result_ttl))
         for middleware in _results(broker)
+        if chosen("store_results", middleware.store_results)
     ]
-    return any(stored)
 
 
 def has_follow_up(broker: Broker, message: MessageProxy) -> bool:

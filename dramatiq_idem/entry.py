@@ -33,6 +33,7 @@ from dramatiq_idem.delivery import (
     mute_results,
 )
 from dramatiq_idem.desk import PATIENCE, PROBE_PAUSE, Desk
+from dramatiq_idem.doubles import settled_result
 from dramatiq_idem.errors import (
     ClaimBusyError,
     KeyDerivationError,
@@ -98,7 +99,8 @@ class Entry:
             return
         holder = "" if rules.is_own_id else message.message_id
         policy = rules.policy
-        request = ClaimRequest(rules.name, holder, rules.fingerprint, policy.lease_ms, policy.retention_ms)
+        replays = policy.on_failed == "replay"
+        request = ClaimRequest(rules.name, holder, rules.fingerprint, policy.lease_ms, policy.retention_ms, replays)
         started = clock()
         outcome = self._claim(request, waits=policy.on_busy == "wait")
         action = decide(outcome, rules, message.message_id, is_result_wanted=is_result_wanted(broker, message))
@@ -117,9 +119,8 @@ class Entry:
             result = decode_result(action.record.tail)
             expect_body(message.actor_name, lambda _function, _args, _kwargs: result)
         elif isinstance(action, Skip):
-            self._desk.tell(
-                events.Skipped, message, delivery, action.other.message_id or message.message_id, action.reason
-            )
+            other = action.other.message_id or message.message_id
+            self._desk.tell(events.Skipped, message, delivery, other, action.reason, action.other.first_claimed)
             mute_results(message)
             raise SkipMessage(f"{rules.key!r} is {action.reason}")
         elif isinstance(action, Refuse):
@@ -140,7 +141,7 @@ class Entry:
 
     def _claim_again(self, delivery: Delivery, request: ClaimRequest) -> RunIt | Defer:
         """Claim a run of a key that is completed and is to run again: one at a time, and never completed anew."""
-        outcome = self._claim(replace(request, name=f"{_AGAIN}{request.name}"), waits=False)
+        outcome = self._claim(replace(request, name=f"{_AGAIN}{request.name}", replays_failures=False), waits=False)
         if isinstance(outcome, Claim):
             delivery.is_again = True
             return RunIt(outcome)
@@ -151,7 +152,8 @@ class Entry:
     ) -> Replay | Skip | Defer:
         """Claim a replay like a run of its own: what follows it must not follow twice if it is redelivered, too."""
         name = f"{_REPLAYS}{request.name}:{message.message_id}"
-        outcome = self._claim(replace(request, name=name, message_id="", fingerprint=""), waits=False)
+        own = replace(request, name=name, message_id="", fingerprint="", replays_failures=False)
+        outcome = self._claim(own, waits=False)
         if isinstance(outcome, Completed):
             return Skip(replay.record, "replayed already")
         if isinstance(outcome, Claim):
@@ -199,34 +201,20 @@ class Entry:
         def runner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             with interrupter or contextlib.nullcontext():
                 result = function(*args, **kwargs)
-            return self._settled_result(message, delivery, claim, result)
+            return settled_result(self._desk, message, delivery, claim, result)
 
         delivery.keeper = self._desk.store.keep(claim, on_lost)
         message.options.pop(DEFERRALS, None)  # a retry of this run counts anew
         expect_body(message.actor_name, runner)
         enter_run(Run(delivery.key or "", claim, self._desk.store))
 
-    def _settled_result(self, message: MessageProxy, delivery: Delivery, claim: Claim, result: Any) -> Any:
-        """Return the body's result; or, where another run may have been under way and was completed, that one's.
-
-        A stored result never changes, and the other one may be stored already.
-        """
-        if not claim.term.is_lost and not claim.is_contested:
-            return result
-        other = self._desk.store.completion(claim.request.name)
-        if other is None or other.token == claim.record.token:
-            return result
-        delivery.is_double = True
-        self._desk.tell(events.DoubleRun, message, delivery, other.message_id or message.message_id)
-        return decode_result(other.tail) if other.tail else result
-
     def _refuse(self, broker: Broker, message: MessageProxy, delivery: Delivery, refusal: Refuse) -> NoReturn:
         """Send a message to the dead letters without running it."""
         if refusal.claim is not None:
             self._desk.store.abandon(refusal.claim, State.FAILED, str(refusal.error))
-            if has_stored_result(broker, message):  # of the run that died behind it; it must not become a failure
-                mute_results(message)
-        self._desk.tell(events.DeadLettered, message, delivery, str(refusal.error))
+        if has_stored_result(broker, message):  # of an earlier delivery; it must not become this one's failure
+            mute_results(message)
+        self._desk.tell(events.DeadLettered, message, delivery, refusal.reason or str(refusal.error))
         message.fail()
         raise refusal.error
 

@@ -12,6 +12,7 @@ from dramatiq.middleware import MiddlewareError, SkipMessage
 __all__ = [
     "AcknowledgementHeldError",
     "ClaimBusyError",
+    "FailureReplayedError",
     "ForgetError",
     "IdempotencyError",
     "KeyDerivationError",
@@ -52,6 +53,10 @@ class KeyReusedError(MessageRefusedError):
 
 class ResultMissingError(MessageRefusedError):
     """The message is a duplicate whose result is wanted, but the result was too large to be kept."""
+
+
+class FailureReplayedError(MessageRefusedError):
+    """The key failed for good before, and that failure is given again; the class is named like the recorded one."""
 
 
 class TakeoversExhaustedError(MessageRefusedError):

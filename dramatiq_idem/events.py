@@ -78,10 +78,13 @@ class Skipped(MessageEvent):
     Args:
         other: Id of the message that stands for it.
         reason: "completed"; or "busy", where the actor chose to skip then.
+        since: When the key was first claimed, in seconds since the epoch by the clock of a node; None if that is not
+            known.
     """
 
     other: str
     reason: str
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

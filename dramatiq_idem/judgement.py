@@ -12,6 +12,7 @@ from redlock import Vote, VoteKind
 __all__ = [
     "Busy",
     "Completed",
+    "Failed",
     "Granted",
     "Outdated",
     "Unavailable",
@@ -52,6 +53,13 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """The key failed for good, with a reason, and whoever asked wants that instead of a run."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
 class Busy:
     """Somebody runs the key now, for at most `left` seconds unless its lease is renewed."""
 
@@ -68,7 +76,7 @@ class Unavailable:
 
 def judge_claim(
     votes: Sequence[Vote], quorums: Quorums, floor: int = 0
-) -> Granted | Completed | Busy | Unavailable | Outdated:
+) -> Granted | Completed | Failed | Busy | Unavailable | Outdated:
     """Return what the answers of all nodes to a claim of at least generation `floor` mean."""
     answers = [answer for vote in votes if (answer := _Answer.of(vote))]
     known = max((answer.generation for answer in answers), default=0)
@@ -83,8 +91,12 @@ def judge_claim(
     current = [answer for answer in granted if answer.generation == known]
     if len(current) < len(granted) and known > floor:
         return Outdated(known)
+    failed = [answer for answer in answers if answer.said == "failed" and answer.generation == known]
+    current += failed  # neither run nor completed there; one that remembers the failure is enough
     absent = [answer for answer in current if answer.has_rights]
     if not done and len(current) >= quorums.lease and len(absent) >= quorums.absence:
+        if failures := [answer.record for answer in failed if answer.record]:
+            return Failed(max(failures, key=lambda record: record.fence))
         return _granted([answer.record for answer in current if answer.record])
     holders = [answer.record for answer in busy if answer.record]
     if holders:

@@ -12,15 +12,11 @@ from dataclasses import dataclass, replace
 
 from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
 from dramatiq_idem.errors import ForgetError
-from dramatiq_idem.judgement import Busy, Completed
-from dramatiq_idem.record import Record, State
+from dramatiq_idem.judgement import Busy, Completed, Failed
+from dramatiq_idem.record import COUNTER_STEP, Record, State
 from redlock import Clock, Term, clock, new_token
 
 __all__ = ["MemoryStore"]
-
-
-_FENCES_A_SECOND = 2**20
-"""As on the nodes: a counter that starts anew starts from the clock."""
 
 
 @dataclass(slots=True)
@@ -60,13 +56,15 @@ class MemoryStore:
             before = entry.record if entry else None
             if before is not None and before.state is State.DONE:
                 return Completed(before, is_agreed=True)
+            if request.replays_failures and before is not None and before.state is State.FAILED and before.tail:
+                return Failed(before)
             is_running = before is not None and before.state is State.RUNNING
             if entry is not None and is_running and entry.lease_until > now:
                 return Busy(entry.record, entry.lease_until - now)
             record = Record(
                 State.RUNNING,
                 generation=before.generation if before else 0,
-                fence=before.fence + 1 if before else int(time.time()) * _FENCES_A_SECOND,
+                fence=before.fence + 1 if before else int(time.time()) * COUNTER_STEP,
                 token=new_token(),
                 takeovers=before.takeovers + 1 if before is not None and is_running else 0,
                 deadline_ms=0,
@@ -136,7 +134,7 @@ class MemoryStore:
             if entry and entry.record.state is State.RUNNING and entry.lease_until > now and not force:
                 raise ForgetError(f"{name!r} is running")
             generation = entry.record.generation + 1 if entry else 1
-            fence = max(entry.record.fence + 1024 if entry else 0, int(time.time()) * _FENCES_A_SECOND)
+            fence = max(entry.record.fence + 1024 if entry else 0, int(time.time()) * COUNTER_STEP)
             record = Record(State.FORGOTTEN, generation, fence, "", 0, 0, "", "")
             self._entries[name] = _Entry(record, now, now + retention_ms / 1000)
         return generation

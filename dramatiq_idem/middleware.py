@@ -134,7 +134,7 @@ class Idempotency(Middleware):
         self, broker: Broker, message: MessageProxy, *, result: object = None, exception: BaseException | None = None
     ) -> None:
         """Record the completion, or give the claim up."""
-        self._completion.leave(message, result, exception)
+        self._completion.leave(broker, message, result, exception)
 
     def after_skip_message(self, broker: Broker, message: MessageProxy) -> None:
         """Give the claim up if another middleware skipped the message."""

@@ -58,6 +58,7 @@ class Policy:
             job is lost if the other one dies) or fail into the dead letters.
         on_done: For a duplicate of a completed message: skip, replay the recorded result in place of a run, or run
             again; "auto" skips the same message and replays for another one.
+        on_failed: For a duplicate of a message that failed for good: run it, or give it the same failure without a run.
         on_unavailable: Without a quorum: put a delayed copy into the queue, run unprotected, or fail.
         on_lost: When the lease is lost while the body runs: let it finish, or interrupt it.
         on_orphan: When an earlier run ended with its lease: run again, or dead-letter for people to decide.
@@ -73,6 +74,7 @@ class Policy:
     fingerprint: Fingerprint = "all"
     on_busy: Literal["requeue", "wait", "skip", "fail"] = "requeue"
     on_done: Literal["auto", "skip", "replay", "run"] = "auto"
+    on_failed: Literal["run", "replay"] = "run"
     on_unavailable: Literal["requeue", "run", "fail"] = "requeue"
     on_lost: Literal["finish", "interrupt"] = "finish"
     on_orphan: Literal["requeue", "dead_letter"] = "requeue"
@@ -163,6 +165,10 @@ def _check(base: Policy, policy: Policy, given: Mapping[str, object], place: _Pl
     asks_for_key = "key" in given or given.get("require_key") is True
     if asks_for_key and not policy.idempotent and place is not _Place.MIDDLEWARE:
         return "an idempotency key has no effect while idempotent is False; leave it out or add idempotent=True"
+    if given.get("on_failed") == "replay" and not policy.idempotent and place is not _Place.MIDDLEWARE:
+        return "on_failed has no effect while idempotent is False; leave it out or add idempotent=True"
+    if policy.on_failed == "replay" and policy.on_done == "run" and place is not _Place.MESSAGE:
+        return "on_failed='replay' contradicts on_done='run': what failed would be remembered, but not what succeeded"
     if policy.key == "payload" and base.key != "payload" and "retention_ms" not in given:
         return "the key 'payload' needs a retention next to it, since equal arguments may be meant later"
     if not _MIN_LEASE_MS <= policy.lease_ms <= max_ttl_ms:
@@ -229,6 +235,7 @@ _TABLE: Final = (
     _Option("idempotency_fingerprint", "fingerprint", _ACTOR_ONLY, _fingerprint),
     _Option("idempotency_on_busy", "on_busy", _NOT_ON_MESSAGES, _one_of("requeue", "wait", "skip", "fail")),
     _Option("idempotency_on_done", "on_done", _EVERYWHERE, _one_of("auto", "skip", "replay", "run")),
+    _Option("idempotency_on_failed", "on_failed", _EVERYWHERE, _one_of("run", "replay")),
     _Option("idempotency_on_unavailable", "on_unavailable", _NOT_ON_MESSAGES, _one_of("requeue", "run", "fail")),
     _Option("idempotency_on_lost", "on_lost", _NOT_ON_MESSAGES, _one_of("finish", "interrupt")),
     _Option("idempotency_on_orphan", "on_orphan", _NOT_ON_MESSAGES, _one_of("requeue", "dead_letter")),

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 
 from redlock import quorum_size
 
-__all__ = ["Quorums", "Record", "State", "about_text"]
+__all__ = ["COUNTER_STEP", "Quorums", "Record", "State", "about_text"]
 
 
 class State(str, enum.Enum):
@@ -34,6 +34,9 @@ class State(str, enum.Enum):
     DONE = "done"
     FORGOTTEN = "forgotten"
 
+
+COUNTER_STEP = 2**20
+"""A fencing counter starts from the node's clock in whole seconds times this. Source: ``lua/claim.lua``."""
 
 _STATES = {state.value: state for state in State}
 
@@ -87,6 +90,14 @@ class Record:
         about = about_text(self.fingerprint, self.message_id)
         numbers = f"{self.generation} {self.fence} {self.token or '-'} {self.takeovers} {self.deadline_ms}"
         return f"{self.state.value} {numbers} {about}" + (f" {self.tail}" if self.tail else "")
+
+    @property
+    def first_claimed(self) -> int | None:
+        """When the key was first claimed, in seconds of the node's clock; None if that cannot be told.
+
+        Source: its fencing counter starts from the clock, and grows by one with each further claim.
+        """
+        return self.fence // COUNTER_STEP or None
 
     def completed(self, result: str) -> Record:
         """Return the record of this run's completion, with its result as JSON or nothing."""

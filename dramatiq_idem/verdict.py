@@ -5,6 +5,7 @@
 | ours                    | run; dead letter after too many takeovers                   | on_orphan             |
 | completed, same message | skip, its result stays                                      | on_done               |
 | completed, another one  | the recorded result in place of a run                       | on_done               |
+| failed for good         | run                                                         | on_failed             |
 | run by somebody         | a delayed copy                                              | on_busy               |
 | used for other arguments| dead letter                                                 | fingerprint           |
 | not to be told          | a delayed copy                                              | on_unavailable        |
@@ -22,7 +23,8 @@ from dramatiq_idem.errors import (
     ResultMissingError,
     TakeoversExhaustedError,
 )
-from dramatiq_idem.judgement import Busy, Completed, Unavailable
+from dramatiq_idem.failures import failure_of
+from dramatiq_idem.judgement import Busy, Completed, Failed, Unavailable
 from dramatiq_idem.record import Record
 from dramatiq_idem.rules import MessageRules
 
@@ -68,10 +70,17 @@ class Defer:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Send the message to the dead letters; a claim that was granted is given up first."""
+    """Send the message to the dead letters; a claim that was granted is given up first.
+
+    Args:
+        error: What its result becomes.
+        claim: What is given up.
+        reason: Why, for the log; the error's text if empty.
+    """
 
     error: MessageRefusedError
     claim: Claim | None = None
+    reason: str = ""
 
 
 Action: TypeAlias = RunIt | RunUnprotected | Skip | Replay | Defer | Refuse
@@ -93,6 +102,8 @@ def decide(outcome: Outcome, rules: MessageRules, message_id: str, *, is_result_
     other = outcome.record
     if rules.fingerprint and other.fingerprint and rules.fingerprint != other.fingerprint:
         return Refuse(KeyReusedError(f"key {rules.key!r} was used by message {other.message_id} with other arguments"))
+    if isinstance(outcome, Failed):
+        return _failed(other, rules, message_id)
     if isinstance(outcome, Completed):
         return _completed(other, rules, message_id, is_result_wanted=is_result_wanted)
     return _busy(outcome, rules, other.message_id or message_id)
@@ -130,6 +141,12 @@ def _completed(record: Record, rules: MessageRules, message_id: str, *, is_resul
     if not record.tail and is_result_wanted:
         return Refuse(ResultMissingError(f"the result of message {record.message_id or message_id} was not kept"))
     return Replay(record)
+
+
+def _failed(record: Record, rules: MessageRules, message_id: str) -> Action:
+    error = failure_of(record.tail)
+    text = f"key {rules.key!r} failed for good in message {record.message_id or message_id}, which is given again"
+    return Refuse(error, reason=f"{text}: {type(error).__name__}: {error}")
 
 
 def _busy(outcome: Busy, rules: MessageRules, holder: str) -> Action:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dramatiq_idem.command.printing import span
 from dramatiq_idem.command.rights import NodeRights
 from dramatiq_idem.command.view import Held, Kind
-from dramatiq_idem.judgement import Busy, Completed, Granted, Outdated, Unavailable, judge_claim
+from dramatiq_idem.judgement import Busy, Completed, Failed, Granted, Outdated, Unavailable, judge_claim
 from dramatiq_idem.record import Quorums, Record, State
 from redlock import Settings, Vote, VoteKind
 
@@ -60,7 +60,7 @@ def preview(helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorum
 
 def _judge(
     helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorums, settings: Settings, floor: int
-) -> Granted | Completed | Busy | Unavailable | Outdated:
+) -> Granted | Completed | Failed | Busy | Unavailable | Outdated:
     votes = [_answer(held, right, settings, floor) for held, right in zip(helds, rights, strict=True)]
     return judge_claim(votes, quorums, floor)
 
@@ -106,6 +106,9 @@ def _claimed(record: Record | None, floor: int) -> Record:
 
 def _run(outcome: Granted) -> Preview:
     takeovers = outcome.record.takeovers
+    before = Record.parse(outcome.record.tail) if outcome.record.tail else None
+    if before and before.state is State.FAILED and before.tail:
+        return Preview("run", "it failed for good; where on_failed is replay, that failure is given again instead")
     if not takeovers:
         return Preview("run", "nothing keeps it from running")
     where = f"its actor's on_orphan is dead_letter or its max_takeovers below {takeovers}"

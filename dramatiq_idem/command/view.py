@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dramatiq_idem.failures import is_failure
 from dramatiq_idem.record import Record, State
 from redlock import Vote, VoteKind
 
 __all__ = ["Held", "Key", "Kind", "first_claimed", "kind_of", "merge", "read_record"]
 
-_COUNTER_STEP = 2**20
-"""A fencing counter starts from the node's clock in whole seconds times this. Source: ``lua/claim.lua``."""
 _ORPHAN_REASONS = ("orphaned:", "ended with their lease")
 _WRONG_TYPE = "WRONGTYPE"
 
@@ -159,14 +158,12 @@ def kind_of(record: Record, now_ms: int) -> Kind:
     """Return what a record is on a node whose clock says so."""
     if record.state is State.RUNNING:
         return Kind.RUNNING if record.deadline_ms > now_ms else Kind.ORPHANED
-    if record.state is State.FAILED and any(reason in record.tail for reason in _ORPHAN_REASONS):
+    is_ours = record.state is State.FAILED and not is_failure(record.tail)
+    if is_ours and any(reason in record.tail for reason in _ORPHAN_REASONS):
         return Kind.ORPHANED
     return Kind(record.state.value)
 
 
 def first_claimed(record: Record) -> int | None:
-    """Return when a key was first claimed, in seconds of the node's clock; None if that cannot be told.
-
-    Source: its fencing counter starts from the clock, and grows by one with each further claim.
-    """
-    return record.fence // _COUNTER_STEP or None
+    """Return when a key was first claimed, in seconds of the node's clock; None if that cannot be told."""
+    return record.first_claimed

@@ -1,8 +1,10 @@
 -- Claim a key on one node: running, unless it is done or somebody else runs it.
 -- KEYS: 1 record, 2 marker. ARGV: 1 token, 2 lease in ms, 3 guard, 4 retention in ms, 5 "<fingerprint> <message id>",
--- 6 the least generation: what stands below it was forgotten on other nodes already.
+-- 6 the least generation: what stands below it was forgotten on other nodes already, 7 (where it is given at all) that a
+-- failure with a reason is wanted instead of a further run.
 -- Returns {1, rights, record, longest} | {0, 'busy', ms left, record, rights, longest}
---       | {0, 'done', rights, record, longest or the refusal} | {-1, reason, ms left, marker, identity, now, generation}.
+--       | {0, 'failed', rights, record, longest} | {0, 'done', rights, record, longest or the refusal}
+--       | {-1, reason, ms left, marker, identity, now, generation}.
 -- rights 'leases': this node cannot speak for what it has forgotten.
 local now = now_ms()
 local value = redis.call('GET', KEYS[1])
@@ -23,6 +25,9 @@ if refusal then
   return refusal
 end
 
+if record and record.state == 'failed' and #ARGV > 6 and record.tail ~= '' then
+  return {0, 'failed', rights, value, longest}
+end
 local takeovers, before = 0, value or ''
 if record and record.state == 'running' then
   if record.token == ARGV[1] then  -- every attempt has a token of its own and asks each node once

@@ -12,6 +12,9 @@ Kill points end the whole process group with SIGKILL, once per rig:
     body             in the body, half of d seconds after its start
     behind_body      in an `after_process_message` behind the middleware's: the body has returned, nothing is recorded
     before_ack       the completion is recorded, the message not acknowledged
+    claimed          the claim is granted, the body not started
+    next_enqueue     inside of the broker's `enqueue` of a pipeline's next step, before it is sent
+    next_enqueued    the same, after it was sent
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ from dramatiq.results.backends import RedisBackend
 from dramatiq_idem import Idempotency, current_run
 
 SETTINGS = json.loads(os.environ["RIG"])
+if "SAME_PID" in os.environ:  # a container that starts again has the same host name, and its process the same id
+    os.getpid = lambda: int(os.environ["SAME_PID"])
 KILL = os.environ.get("KILL", "")
 
 
@@ -72,6 +77,18 @@ def kill_at(point):
 
 
 class Killer(Middleware):
+    def before_process_message(self, broker, message):
+        if message.actor_name == "job":
+            kill_at("claimed")
+
+    def before_enqueue(self, broker, message, delay):
+        if message.actor_name == "after" and message.queue_name == "default":
+            kill_at("next_enqueue")
+
+    def after_enqueue(self, broker, message, delay):
+        if message.actor_name == "after" and message.queue_name == "default":
+            kill_at("next_enqueued")
+
     def after_process_message(self, broker, message, *, result=None, exception=None):
         if exception is None and message.actor_name == "job":
             kill_at("behind_body")
@@ -126,8 +143,16 @@ def job(x=None, d=0.0, out=42):
         if time.monotonic() > until - d / 2:
             kill_at("body")
     kill_at("body")
+    if "RAISE" in os.environ:
+        raise ValueError("too late")
     note("end", x)
     return out
+
+
+@dramatiq.actor(store_results=True)
+def after(value):
+    note("after", value)
+    return value
 '''
 
 
@@ -207,8 +232,8 @@ class WorkerRig:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """All lines of the log."""
-        return [json.loads(line) for line in self._log_path.read_text().splitlines()]
+        """All whole lines of the log; the end of one may be under way."""
+        return [json.loads(line) for line in self._log_path.read_text().rpartition("\n")[0].splitlines()]
 
     @property
     def log(self) -> Log:

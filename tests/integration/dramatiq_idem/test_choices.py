@@ -238,6 +238,21 @@ def test_fail_without_a_quorum(workbench, proxied, short_delays):
     assert "no quorum" in event.reason
 
 
+def test_stored_result_stays_where_a_redelivery_fails_without_a_quorum(workbench, proxied, short_delays):
+    """Promise 4: by choice it goes to the dead letters, but what its run returned is no failure."""
+    bench = workbench(urls(proxied), on_unavailable="fail")
+    job = bench.job()
+    bench.start()
+    message = job.send("a")
+    assert bench.result(message) == 42
+    bench.join()
+    set_all(proxied, "refuse")
+    bench.broker.enqueue(message.copy())
+    wait_until(lambda: bench.dead_letters == 1)
+    assert bench.result(message) == 42
+    assert bench.starts() == 1
+
+
 # -- nodes that answer with errors
 
 
@@ -489,6 +504,98 @@ def test_owner_that_was_overtaken_returns_the_other_ones_result(workbench, proxi
     assert one.result(message) == "fresh"
     wait_until(lambda: one.told("DoubleRun"))
     assert two.result(job.send("a")) == "fresh"
+    assert {record.tail for record in two.records()} == {'"fresh"'}
+
+
+@pytest.fixture
+def overtaken(workbench, proxied, shared, broker_url):
+    """Two workers of one queue: the first is cut off in its body, and stays there, with its lease lost."""
+    one, two = workbench(urls(proxied), broker_url, lease=900), workbench(shared.urls, broker_url, lease=900)
+    go = threading.Event()
+
+    def start(first, second, **options):
+        def stale(x):
+            go.wait(15.0)
+            return first()
+
+        job = one.actor(stale, actor_name="job", **options)
+        two.actor(lambda x: second, actor_name="job", **options)
+        one.start()
+        message = job.send("a")
+        wait_until(lambda: one.told("Claimed"))
+        for consumer in one.worker.consumers.values():  # it takes nothing more; its body goes on
+            consumer.pause()
+            consumer.paused_event.wait(5.0)
+        set_all(proxied, "hang")
+        wait_until(lambda: one.told("LeaseLost"))
+        two.start()
+        return one, two, message
+
+    def wake():
+        set_all(proxied, "pass")
+        time.sleep(1.0)  # the nodes are asked again after their pause
+        go.set()
+
+    start.wake = wake
+    return start
+
+
+def fail():
+    raise ValueError("too late")
+
+
+def test_owner_that_was_overtaken_and_fails_leaves_the_result_alone(overtaken):
+    """Promise 4: the same message was completed by another delivery; what that returned does not become a failure."""
+    one, two, message = overtaken(fail, "fresh", max_retries=0)
+    two.broker.enqueue(message.copy())
+    assert two.result(message) == "fresh"
+    wait_until(lambda: two.told("Completed"))
+    overtaken.wake()
+    wait_until(lambda: one.told("GivenUp"))
+    time.sleep(0.3)  # the failure would be stored with the dead letter
+    assert two.result(message) == "fresh"
+    assert len(one.told("DoubleRun")) == 1
+
+
+def test_result_that_was_stored_over_the_recorded_one_is_put_right(overtaken, monkeypatch):
+    """Promise 4: the other delivery completes just behind the question whether it has; its result is the message's."""
+    one, two, message = overtaken(lambda: "stale", "fresh")
+    look = one.store.completion
+
+    def look_too_early(name):
+        found = look(name)
+        two.broker.enqueue(message.copy())
+        wait_until(lambda: two.told("Completed"))
+        assert two.result(message) == "fresh"
+        return found
+
+    monkeypatch.setattr(one.store, "completion", look_too_early)
+    overtaken.wake()
+    wait_until(lambda: one.told("DoubleRun"))
+    wait_until(lambda: two.result(message) == "fresh", 5.0)
+    time.sleep(0.3)
+    assert two.result(message) == "fresh"
+    assert {record.tail for record in two.records()} == {'"fresh"'}
+
+
+def test_results_of_two_messages_that_ran_at_once_stay_as_they_are(overtaken, monkeypatch):
+    """Promise 4: with one key and two ids, nobody's stored result is changed; the record has one, and it is told."""
+    one, two, message = overtaken(lambda: "stale", "fresh", idempotency_key="job:{x}")
+    look, others = one.store.completion, []
+
+    def look_too_early(name):
+        found = look(name)
+        others.append(two.broker.get_actor("job").send("a"))
+        assert two.result(others[0]) == "fresh"
+        wait_until(lambda: two.told("Completed"))
+        return found
+
+    monkeypatch.setattr(one.store, "completion", look_too_early)
+    overtaken.wake()
+    (told,) = wait_until(lambda: one.told("DoubleRun"))
+    assert told.completed_by == others[0].message_id
+    time.sleep(0.3)
+    assert (one.result(message), two.result(others[0])) == ("stale", "fresh")
     assert {record.tail for record in two.records()} == {'"fresh"'}
 
 

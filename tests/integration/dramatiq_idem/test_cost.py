@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 
 import pytest
 import redis
@@ -38,6 +39,30 @@ def test_undisturbed_job_costs_two_commands_per_node(workbench, shared):
     for b, a in zip(before, after, strict=True):
         assert a - b <= 2 * jobs + SETUP
     print("script calls per node and job:", [round((a - b) / jobs, 3) for b, a in zip(before, after, strict=True)])
+
+
+def test_undisturbed_job_costs_two_commands_of_any_kind(workbench, shared):
+    """MH8: as one of the nodes sees them come, plain ones too."""
+    bench = workbench(shared.urls)
+    job = bench.job()
+    bench.start()
+    bench.result(job.send("warm"))
+    bench.join()
+    seen = []
+    watcher = redis.Redis.from_url(shared.urls[0], decode_responses=True, socket_timeout=5.0)
+    with watcher, watcher.monitor() as monitor:
+        for number in range(50):
+            job.send(number)
+        bench.join()
+        with redis.Redis.from_url(shared.urls[0]) as other:
+            other.echo("over")
+        for command in monitor.listen():
+            if "over" in command["command"]:
+                break
+            if command["client_type"] != "lua":
+                seen.append(command["command"].split()[0].upper())
+    assert bench.starts() == 51
+    assert 100 <= sum(name in ("EVAL", "EVALSHA") for name in seen) <= len(seen) <= 100 + SETUP, Counter(seen)
 
 
 def test_skipped_duplicate_costs_one_command_per_node(workbench, shared):

@@ -8,7 +8,7 @@ from collections import Counter
 
 import dramatiq
 import pytest
-from dramatiq.middleware import Middleware, SkipMessage
+from dramatiq.middleware import Middleware, SkipMessage, TimeLimit
 from dramatiq.results.errors import ResultFailure
 
 from dramatiq_idem import current_run
@@ -368,6 +368,27 @@ def test_one_call_in_three_spellings_is_one_job(bench):
     assert bench.starts() == 1
 
 
+def test_calls_that_look_alike_are_jobs_of_their_own(bench):
+    """ME1: texts with separators in them, numbers and their texts, two arguments and one; each runs once."""
+    bench = bench()
+
+    def f(a, b=None, c=None):
+        bench.log.add("start", (repr(a), repr(b), repr(c)))
+
+    f = bench.actor(f, idempotency_key="payload", idempotency_retention=60_000, store_results=False)
+    atoms = ["1", "_", "1_b-2", 1, None]
+    calls = [(a, b, c) for a in atoms for b in atoms for c in atoms]
+    for call in calls * 2:
+        f.send(*call)
+    f.send(a="1_b-2")
+    f.send(a="1", b="2")
+    f.send(a=1, b=2)
+    bench.start()
+    bench.join()
+    assert Counter(bench.log.entries).most_common(1)[0][1] == 1
+    assert bench.starts() == len(calls) + 2  # the first of the three is among them
+
+
 def test_messages_without_a_key_are_no_duplicates_of_each_other(bench):
     """ME6: they run unprotected, and that is told."""
     bench = bench()
@@ -477,14 +498,46 @@ def test_body_knows_its_key_and_the_caller_does_not(stub):
 
 
 def test_stopped_renewals_leave_no_thread_behind(workbench, shared):
-    """MC5: after mixed outcomes nothing is renewed, nothing runs, and one thread did it all."""
-    bench = workbench(shared.urls, middleware=[Skipper()])
-    job = flaky(bench, 20, max_retries=1)
+    """MC5: 200 jobs, of which some raise, run out of time, ask for a retry, are too old or are skipped by others."""
+    bench = workbench(shared.urls, middleware=[Skipper()], lease=900)
+    (limits,) = (each for each in bench.broker.middleware if isinstance(each, TimeLimit))
+    limits.after_process_boot(bench.broker)  # as the command does
+    again = set()
+
+    def job(kind, x):
+        bench.log.add(kind, x)
+        if kind == "error":
+            raise ValueError
+        if kind == "slow":
+            for _ in range(500):
+                time.sleep(0.01)
+        if kind == "retry" and x not in again:
+            again.add(x)
+            raise dramatiq.errors.Retry("later", delay=10)
+
+    def message(kind, x):
+        sent = job.message(kind, x)
+        return sent.copy(message_timestamp=sent.message_timestamp - 3_600_000) if kind == "old" else sent
+
+    job = bench.actor(
+        job, store_results=False, max_retries=1, min_backoff=1, max_backoff=1, time_limit=300, max_age=60_000
+    )
     bench.start()
-    for number in range(40):
-        bench.broker.enqueue(job.message(number))
-        bench.broker.enqueue(job.message(number))
-    bench.join()
+    warm = bench.broker.enqueue(message("ok", "warm"))
+    bench.broker.enqueue(warm.copy())  # the first is skipped by the other middleware
+    wait_until(lambda: bench.told("Completed"))
+    threads = threading.active_count()
+    counts = {"ok": 100, "error": 30, "slow": 10, "retry": 30, "old": 30}
+    for kind, count in counts.items():
+        for number in range(count):
+            sent = message(kind, f"{kind}{number}")
+            bench.broker.enqueue(sent)
+            bench.broker.enqueue(sent.copy())
+    bench.join(30.0)
+    assert {kind: len({x for what, x in bench.log.entries if what == kind}) for kind in counts} == {
+        **counts, "ok": 101, "old": 0,
+    }  # fmt: skip
     assert len(bench.store._renewer) == 0
-    assert bench.states() <= {"done", "free", "failed"}
+    assert bench.states() <= {"done", "free", "failed"}  # at once, not only when the lease is over
+    assert threading.active_count() <= threads
     assert sum(thread.name == "redlock-renewer" for thread in threading.enumerate()) <= 1

@@ -138,8 +138,9 @@ def test_one_node_less_makes_no_difference(workbench, fragile, harm):
     bench.join(30.0)
     assert (bench.starts(), bench.log.most_at_once(), bench.dead_letters) == (100, 1, 0)
     assert len(threads_of("redlock")) <= len(threads) + 2  # one that tries to connect, one that hands over late
-    late = [event.seconds for event in bench.told("Claimed")][-25:]
-    assert sorted(late)[12] < 0.5  # it is left out: not every claim waits for its time-out
+    seconds = [event.seconds for event in bench.told("Claimed")]
+    assert max(seconds) < 2 * 0.5  # a claim that was under way may wait for its time-out
+    assert sorted(seconds[-25:])[12] < 0.5  # it is left out: not every claim does
     assert bench.told("NodeDown")
     fragile[2].resume()
 

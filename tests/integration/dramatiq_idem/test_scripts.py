@@ -40,8 +40,8 @@ def node(trio_on_each_server: LocalNodes):
             value=lambda: client.get(KEY),
             record=lambda: Record.parse(client.get(KEY)),
             ttl=lambda: client.pttl(KEY),
-            claim=lambda token="mine", lease=LEASE, guard=GUARD, about=ABOUT: run(
-                CLAIM, (KEY, MARKER), token, lease, guard, RETENTION, about, 0
+            claim=lambda token="mine", lease=LEASE, guard=GUARD, about=ABOUT, *more: run(
+                CLAIM, (KEY, MARKER), token, lease, guard, RETENTION, about, 0, *more
             ),
             renew=lambda token="mine", lease=LEASE: run(RENEW, (KEY,), token, lease, RETENTION),
             fence=lambda token="mine": run(FENCE, (KEY,), token, 2 * BIG),
@@ -132,6 +132,19 @@ def test_claim_of_a_completed_key_is_told_so(node):
     text = put(node, "done")
     assert node.claim()[:4] == [0, "done", "records", text]
     assert_untouched(node, text)
+
+
+def test_claim_that_asks_for_failures_is_told_of_one(node):
+    """MG6: with the record, reason and all; nothing changes. Where nothing failed, it is a claim like others."""
+    asking = ("mine", LEASE, GUARD, ABOUT, "failed")
+    text = put(node, "failed")
+    assert node.claim(*asking)[:4] == [0, "failed", "records", text]
+    assert_untouched(node, text)
+    node.client.set(KEY, rec(State.FAILED).text(), px=OLD_TTL)
+    assert node.claim(*asking)[0] == 1
+    for state in ("free", "forgotten", "overdue", "none"):
+        put(node, state) or node.client.delete(KEY)
+        assert node.claim(*asking)[0] == 1
 
 
 def test_claim_that_meets_itself_has_no_second_vote(node):

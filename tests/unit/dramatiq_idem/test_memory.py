@@ -11,7 +11,7 @@ import pytest
 
 from dramatiq_idem import ForgetError, MemoryStore, RedlockStore
 from dramatiq_idem.claim import Claim, ClaimRequest
-from dramatiq_idem.judgement import Busy, Completed
+from dramatiq_idem.judgement import Busy, Completed, Failed
 from dramatiq_idem.record import State
 from redlock import Redlock
 from tests.tools.workbench import wait_until
@@ -236,6 +236,19 @@ def test_given_up_key_is_free_at_once(store, state):
     again = claimed(store)
     assert again.record.takeovers == 0
     assert not again.is_contested
+
+
+def test_failure_with_a_reason_is_found_by_who_asks_for_it(store):
+    """MG6: and by nobody else; one without a reason is no failure to give again."""
+    asking = replace(LONG, replays_failures=True)
+    assert store.abandon(claimed(store, asking), State.FAILED, "")
+    assert store.abandon(claimed(store, asking), State.FREE, "why")
+    assert store.abandon(claimed(store, asking), State.FAILED, "why")
+    for _ in range(2):
+        outcome = store.claim(asking)
+        assert isinstance(outcome, Failed)
+        assert (outcome.record.tail, outcome.record.message_id) == ("why", "message-1")
+    assert isinstance(store.claim(LONG), Claim)
 
 
 def test_only_the_owner_gives_up(store):

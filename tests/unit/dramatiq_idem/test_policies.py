@@ -71,12 +71,19 @@ def test_options_by_place():
         "idempotency_fingerprint",
         "idempotency_on_busy",
         "idempotency_on_done",
+        "idempotency_on_failed",
         "idempotency_on_unavailable",
         "idempotency_on_lost",
         "idempotency_on_orphan",
         "idempotency_max_takeovers",
     }
-    assert set(MESSAGE_OPTIONS) == {"idempotent", "idempotency_key", "idempotency_retention", "idempotency_on_done"}
+    assert set(MESSAGE_OPTIONS) == {
+        "idempotent",
+        "idempotency_key",
+        "idempotency_retention",
+        "idempotency_on_done",
+        "idempotency_on_failed",
+    }
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -299,6 +306,43 @@ def test_key_without_effect_is_refused(place):
     """MI4: whoever gives a key believes to be protected."""
     with pytest.raises(OptionError, match=r"'pay'.*add idempotent=True"):
         place()
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        pytest.param(lambda: on_actor(idempotent=False, idempotency_on_failed="replay"), "no effect", id="off"),
+        pytest.param(
+            lambda: on_actor(Policy(idempotent=False), idempotency_on_failed="replay"),
+            "no effect",
+            id="off further out",
+        ),
+        pytest.param(
+            lambda: on_actor(idempotency_on_done="run", idempotency_on_failed="replay"), "contradicts", id="on_done"
+        ),
+        pytest.param(
+            lambda: on_actor(Policy(on_done="run"), idempotency_on_failed="replay"), "contradicts", id="on_done outside"
+        ),
+        pytest.param(
+            lambda: on_actor(Policy(on_failed="replay"), idempotency_on_done="run"),
+            "contradicts",
+            id="outside",
+        ),
+        pytest.param(lambda: middleware_policy(on_done="run", on_failed="replay"), "contradicts", id="middleware"),
+        pytest.param(lambda: on_actor(idempotency_on_failed="skip"), "'run' or 'replay'", id="unknown"),
+    ],
+)
+def test_failures_that_cannot_be_remembered_are_refused(place, said):
+    """MG6, MI4: whoever asks for it has an actor that remembers its successes."""
+    with pytest.raises(OptionError, match=said):
+        place()
+
+
+def test_one_message_may_ask_to_be_run_again_where_failures_are_remembered():
+    """What a person says about one message contradicts nothing."""
+    policy = Policy(on_failed="replay")
+    assert message_policy(policy, {"idempotency_on_failed": "run"}).on_failed == "run"
+    assert message_policy(policy, {"idempotency_on_done": "run"}).on_done == "run"
 
 
 def test_actor_that_is_off_may_say_that_no_key_is_required():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dramatiq_idem.judgement import Busy, Completed, Granted, Outdated, Unavailable, agreed, judge_claim
+from dramatiq_idem.judgement import Busy, Completed, Failed, Granted, Outdated, Unavailable, agreed, judge_claim
 from dramatiq_idem.record import Quorums, Record, State, about_text
 from redlock import Vote, VoteKind
 
@@ -84,12 +84,12 @@ def test_foreign_text_is_refused(text):
 
 
 def votes_of(line):
-    """Read answers: G granted, B busy, D E F done by a b c, ? nothing; then l for no rights; then the generation."""
+    """Read answers: G granted, B busy, X failed, D E F done by a b c, ? nothing; l for no rights; the generation."""
     return [_vote(f"node{index}", word) for index, word in enumerate(line.split())]
 
 
 def _vote(node, word):
-    what, rights, generation = re.fullmatch(r"([GBDEF?])(l?)(\d?)", word).groups()
+    what, rights, generation = re.fullmatch(r"([GBXDEF?])(l?)(\d?)", word).groups()
     rights = "leases" if rights else "records"
     if what == "?":
         cause = "may not vote (waiting)" if generation else "no reply in time"
@@ -102,6 +102,9 @@ def _vote(node, word):
     if what == "B":
         held = record(generation=number, owner="theirs", message_id="holder").text()
         return Vote(node, VoteKind.REFUSED, ("busy", 700 + int(node[-1]), held, rights, "30000/30000"))
+    if what == "X":
+        failed = record(State.FAILED, number, owner="", fence=int(node[-1]), tail='["E",""]').text()
+        return Vote(node, VoteKind.REFUSED, ("failed", rights, failed, "30000/30000"))
     done = record(State.DONE, number, owner="abc"["DEF".index(what)]).text()
     return Vote(node, VoteKind.REFUSED, ("done", rights, done, "30000/30000"))
 
@@ -175,6 +178,23 @@ CLAIMS = [
     (FIVE, "B B G G ?", "busy"),
     (FIVE, "B B G G B", "busy"),
     (FIVE, "B B G G G", "granted"),
+    # failed for good, and asked for: one that remembers it is enough, where a run would have been granted
+    (ONE, "X", "failed"),
+    (ONE, "Xl", "unavailable"),
+    (THREE, "X X X", "failed"),
+    (THREE, "X G G", "failed"),
+    (THREE, "X G ?", "failed"),
+    (THREE, "X ? ?", "unavailable"),
+    (THREE, "Xl Gl G", "unavailable"),
+    (THREE, "Xl G G", "failed"),
+    (THREE, "X B B", "busy"),
+    (THREE, "X X B", "failed"),
+    (THREE, "X X D", "completed a?"),
+    (THREE, "X D ?", "completed a?"),
+    (THREE, "X0 G1 G1", "granted"),
+    (THREE, "X1 G0 G1", "outdated"),
+    (FIVE, "X X G ? ?", "failed"),
+    (FIVE, "X X ? ? ?", "unavailable"),
 ]
 
 
@@ -196,6 +216,13 @@ def test_claim_continues_the_furthest_record():
     votes = [Vote(f"n{i}", VoteKind.GRANTED, ("records", each.text(), "30000/30000")) for i, each in enumerate(grants)]
     best = replace(grants[1], takeovers=3)
     assert judge_claim(votes, Quorums(4, 3)) == Granted(best, (5, 6, 6, 4), is_contested=True)
+
+
+def test_latest_of_several_failures_counts():
+    """A node that was away when the key failed again remembers an older one."""
+    outcome = judge_claim(votes_of("X X G"), Quorums(3, 2))
+    assert isinstance(outcome, Failed)
+    assert outcome.record.fence == 1
 
 
 def test_claim_that_meets_a_newer_generation_is_asked_again():
