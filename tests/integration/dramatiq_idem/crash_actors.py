@@ -46,6 +46,13 @@ def kill_at(point):
     time.sleep(60)
 
 
+def wait_for_the_kill():
+    """Keep the next step back until the job's worker is killed: the kill is not to hit the step, too."""
+    give_up = time.monotonic() + 10.0
+    while KILL and not Path(SETTINGS["killed"]).exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+
+
 def is_job(message):
     """Tell whether a delivery is the job itself: not its next step, not its stay in the delay queue."""
     return message.actor_name == "job" and message.queue_name == "default"
@@ -57,6 +64,8 @@ class Front(Middleware):
     def before_process_message(self, broker, message):
         if is_job(message):
             kill_at("fetched")
+        elif message.actor_name == "next_step":
+            wait_for_the_kill()
 
     def after_ack(self, broker, message):
         if is_job(message):
