@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import dramatiq.worker
 import pytest
 import redis
 
+from dramatiq_idem import delivery as deliveries
 from redlock import Redlock
 from redlock.local import LocalNodes
+from tests.tools.fault_proxy import FaultProxy
 from tests.tools.rabbitmq import RabbitmqServer, find_rabbitmq
 from tests.tools.workbench import Workbench
 
@@ -62,3 +66,28 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitmqServe
     binary = find_rabbitmq()
     with RabbitmqServer(binary, Path(tmp_path_factory.mktemp("rabbitmq"))) as server:
         yield server
+
+
+@pytest.fixture
+def proxied(shared: LocalNodes) -> Iterator[list[FaultProxy]]:
+    """Three voting nodes behind proxies that can fail them."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in shared]
+
+
+def set_all(proxies: Iterable[FaultProxy], *mode: Any) -> None:
+    """Switch the mode of several proxies."""
+    for proxy in proxies:
+        proxy.set(*mode)
+
+
+def urls(proxies: Iterable[FaultProxy]) -> list[str]:
+    """Return the addresses of several proxies."""
+    return [proxy.url for proxy in proxies]
+
+
+@pytest.fixture
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait five seconds where the delay itself is not the subject."""
+    monkeypatch.setattr(deliveries, "_FIRST_OUTAGE_MS", 300)
+    monkeypatch.setattr(dramatiq.worker, "POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.2)

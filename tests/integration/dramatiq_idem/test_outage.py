@@ -5,38 +5,12 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-import dramatiq.errors
-import dramatiq.worker
 import pytest
 import redis
 
-from dramatiq_idem import delivery as deliveries
-from tests.integration.dramatiq_idem.conftest import bootstrap
+from tests.integration.dramatiq_idem.conftest import bootstrap, set_all, urls
 from tests.tools.fault_proxy import FaultProxy
 from tests.tools.workbench import threads_of, wait_until
-
-
-@pytest.fixture
-def proxied(shared):
-    """Three voting nodes behind proxies that can fail them."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in shared]
-
-
-@pytest.fixture
-def short_delays(monkeypatch):
-    """Do not wait five seconds where the delay itself is not the subject."""
-    monkeypatch.setattr(deliveries, "_FIRST_OUTAGE_MS", 300)
-    monkeypatch.setattr(dramatiq.worker, "POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.2)
-
-
-def set_all(proxies, *mode):
-    for proxy in proxies:
-        proxy.set(*mode)
-
-
-def urls(proxies):
-    return [proxy.url for proxy in proxies]
 
 
 def forget_records(node):

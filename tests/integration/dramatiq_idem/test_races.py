@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -13,19 +12,8 @@ import redis
 from dramatiq_idem import current_run
 from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.record import Record, State
-from tests.tools.fault_proxy import FaultProxy
+from tests.integration.dramatiq_idem.conftest import urls
 from tests.tools.workbench import wait_until
-
-
-@pytest.fixture
-def proxied(shared):
-    """Three voting nodes behind proxies that can fail them."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(FaultProxy("127.0.0.1", node.port)) for node in shared]
-
-
-def urls(proxies):
-    return [proxy.url for proxy in proxies]
 
 
 def on_each(nodes, act):
