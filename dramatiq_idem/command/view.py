@@ -19,6 +19,8 @@ __all__ = ["Held", "Key", "Kind", "first_claimed", "kind_of", "merge", "read_rec
 
 _COUNTER_STEP = 2**20
 """A fencing counter starts from the node's clock in whole seconds times this. Source: ``lua/claim.lua``."""
+_LARGEST = 2**53
+"""Lua has no larger whole numbers."""
 _ORPHAN_REASONS = ("orphaned:", "ended with their lease")
 _WRONG_TYPE = "WRONGTYPE"
 
@@ -148,11 +150,12 @@ def merge(name: str, helds: Sequence[Held]) -> Key:
 
 
 def read_record(text: str) -> Record | None:
-    """Return the record that a text is; None if it is none."""
+    """Return the record that a text is; None if it is none, or has a number that no script could have written."""
     try:
-        return Record.parse(text)
-    except (ValueError, KeyError):
+        record = Record.parse(text)
+    except ValueError:
         return None
+    return record if max(record.generation, record.fence, record.deadline_ms) <= _LARGEST else None
 
 
 def kind_of(record: Record, now_ms: int) -> Kind:
