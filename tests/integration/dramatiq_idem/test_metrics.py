@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -187,6 +188,35 @@ def test_renewals_and_the_time_that_nodes_take_are_counted_while_a_body_runs(tmp
         node = f"127.0.0.1:{shared[0].port}/0"
         mean = found["dramatiq_idem_node_seconds_sum", node] / found["dramatiq_idem_node_seconds_count", node]
         assert 0 < mean < 0.5, "within node_timeout, and not in ms"
+
+
+def test_watch_shows_what_the_workers_count(tmp_path, shared, broker_url):
+    """Duplicates leave no trace on the nodes; the command adds up what it is told at the workers' address."""
+    command = [sys.executable, "-m", "dramatiq_idem", "watch", "--json", "--interval", "0.2"]
+    with Service(tmp_path, shared.urls, broker_url) as service:
+        for x in range(20):
+            service.send(x=x)
+        service.wait_for({("dramatiq_idem_completion_seconds_count", "job"): 20})
+        arguments = ["--metrics", f"http://127.0.0.1:{service.port}/", "--metrics", "http://u:hunter2@127.0.0.1:1/"]
+        environment = os.environ | {"DRAMATIQ_IDEM_NODES": ",".join(shared.urls)}
+        with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, cwd=ROOT, env=environment) as watch:
+            try:
+                looks = [json.loads(watch.stdout.readline())["workers"]]
+                for x in range(20):
+                    service.send(x=x)
+
+                def has_all():
+                    looks.append(json.loads(watch.stdout.readline())["workers"])
+                    return looks[-1]["counts"]["duplicates"]["total"] == 20
+
+                wait_until(has_all, 20.0)
+            finally:
+                watch.kill()
+    assert looks[0]["counts"]["claims"] == {"total": 20, "per_second": None}
+    assert looks[-1]["counts"]["claims"]["total"] == 20
+    assert max(look["counts"]["duplicates"]["per_second"] for look in looks[1:]) > 0
+    assert list(looks[-1]["unread"]) == ["http://***@127.0.0.1:1/"]
+    assert "hunter2" not in json.dumps(looks)
 
 
 def test_an_event_before_the_boot_costs_neither_dramatiqs_metrics_nor_itself(tmp_path, shared, broker_url):
