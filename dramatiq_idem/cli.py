@@ -42,4 +42,7 @@ def main() -> None:
         if (error.name or "").partition(".")[0] not in {"click", "rich"}:
             raise
         sys.exit(f"dramatiq-idem: {error.name} is not installed; try: pip install 'dramatiq-idem[cli]'")
-    group(prog_name="dramatiq-idem")
+    try:
+        group(prog_name="dramatiq-idem")
+    except OSError as error:  # nodes that fail are no exception; this is the output, on a full disk for one
+        sys.exit(f"Error: the output cannot be written: {error}")

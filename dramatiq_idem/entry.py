@@ -8,6 +8,7 @@ is to be done is decided in verdict.py; here it is done.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -203,7 +204,8 @@ class Entry:
                 result = function(*args, **kwargs)
             return settled_result(self._desk, message, delivery, claim, result)
 
-        delivery.keeper = self._desk.store.keep(claim, on_lost)
+        on_renewed = functools.partial(self._desk.tell, events.Renewed, message, delivery)
+        delivery.keeper = self._desk.store.keep(claim, on_lost, on_renewed)
         message.options.pop(DEFERRALS, None)  # a retry of this run counts anew
         expect_body(message.actor_name, runner)
         enter_run(Run(delivery.key or "", claim, self._desk.store))

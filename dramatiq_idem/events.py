@@ -24,6 +24,7 @@ __all__ = [
     "MessageEvent",
     "NodeRepaired",
     "RecordsForgotten",
+    "Renewed",
     "Replayed",
     "Skipped",
     "Unprotected",
@@ -51,7 +52,7 @@ class Claimed(MessageEvent):
 
     Args:
         takeovers: How many earlier runs of the key ended with their lease instead of a completion or an error.
-        seconds: How long the claim took.
+        seconds: Seconds that the claim took, waiting for a quorum included.
     """
 
     level: ClassVar[int] = logging.DEBUG
@@ -64,7 +65,7 @@ class Completed(MessageEvent):
     """The completion is recorded on enough nodes.
 
     Args:
-        seconds: How long after the body's end it was.
+        seconds: Seconds since the body's end.
     """
 
     level: ClassVar[int] = logging.DEBUG
@@ -77,7 +78,8 @@ class Skipped(MessageEvent):
 
     Args:
         other: Id of the message that stands for it.
-        reason: "completed"; or "busy", where the actor chose to skip then.
+        reason: "completed"; "replayed already", where an earlier delivery of this message was given the result; or
+            "busy", where the actor chose to skip then.
         since: When the key was first claimed, in seconds since the epoch by the clock of a node; None if that is not
             known.
     """
@@ -93,7 +95,7 @@ class Deferred(MessageEvent):
 
     Args:
         reason: "busy" or "unavailable".
-        delay_ms: For how long it is delayed.
+        delay_ms: Milliseconds for which it is delayed.
         detail: Who holds the key, or what is wrong with the nodes.
     """
 
@@ -115,8 +117,19 @@ class GivenUp(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class Renewed(MessageEvent):
+    """The lease was renewed while the body ran; happens every third of the lease."""
+
+    level: ClassVar[int] = logging.DEBUG
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost(MessageEvent):
-    """The lease was lost while the body ran; another delivery may run it too."""
+    """The lease was lost while the body ran; another delivery may run it too.
+
+    Args:
+        cause: Why, in words.
+    """
 
     level: ClassVar[int] = logging.ERROR
     cause: str
@@ -138,7 +151,8 @@ class Unprotected(MessageEvent):
     """The body runs without a claim.
 
     Args:
-        reason: "no key", or "unavailable" (no quorum, and the actor is to run then).
+        reason: "no key"; "unavailable" (no quorum, and the actor is to run then); or "done" (completed, and the actor
+            is to run again).
     """
 
     level: ClassVar[int] = logging.WARNING
@@ -204,7 +218,11 @@ class RecordsForgotten(Event):
 
 @dataclass(frozen=True, slots=True)
 class CompletionUnrecorded(MessageEvent):
-    """The message is acknowledged although its completion is not recorded: another copy may run the body again."""
+    """The message is acknowledged although its completion is not recorded: another copy may run the body again.
+
+    Args:
+        waited: Seconds since the body's end for which it was tried.
+    """
 
     level: ClassVar[int] = logging.CRITICAL
     waited: float

@@ -77,7 +77,12 @@ class MemoryStore:
         is_contested = record.takeovers > 0 or _is_marked(before)
         return Claim(request, record, term, (record.fence,), is_contested)
 
-    def keep(self, claim: Claim, on_lost: Callable[[str], None]) -> _Kept:  # noqa: ARG002 - it cannot be lost
+    def keep(
+        self,
+        claim: Claim,
+        on_lost: Callable[[str], None],  # noqa: ARG002 - it cannot be lost
+        on_renewed: Callable[[], None] | None = None,  # noqa: ARG002 - and needs no renewal
+    ) -> _Kept:
         """Let a claim live until it is ended: nothing but its owner can end it within one process."""
         with self._mutex:
             if entry := self._owned(claim):

@@ -35,7 +35,6 @@ _MOST_EARLY = 1_000
 """Events that are kept while it is too early to count; of more, the oldest are dropped."""
 
 _VERBS = {"Counter": "inc", "Histogram": "observe", "Gauge": "set"}
-
 _logger = logging.getLogger("dramatiq_idem")
 
 
@@ -55,21 +54,21 @@ METRICS = {
     "dramatiq_idem_takeovers_total": Metric("Counter", "Claims taken over from a run that ended with its lease."),
     "dramatiq_idem_completion_seconds": Metric("Histogram", "From a body's end until its completion was recorded."),
     "dramatiq_idem_completions_unrecorded_total": Metric("Counter", "Acknowledged without a recorded completion."),
-    "dramatiq_idem_duplicates_total": Metric(
-        "Counter", "Duplicates that did not run, by skipped or replayed, completed or busy.", ("actor", "how", "reason")
-    ),
+    "dramatiq_idem_duplicates_total": Metric("Counter", "Not run, by how and why.", ("actor", "how", "reason")),
     "dramatiq_idem_deferrals_total": Metric("Counter", "Put back, by busy or unavailable.", ("actor", "reason")),
     "dramatiq_idem_given_up_total": Metric("Counter", "Claims given up, by free or failed.", ("actor", "state")),
+    "dramatiq_idem_lease_renewals_total": Metric("Counter", "Renewals of the leases of running bodies."),
     "dramatiq_idem_leases_lost_total": Metric("Counter", "Leases lost while their body ran."),
     "dramatiq_idem_double_runs_total": Metric("Counter", "Bodies that ran although another run was completed."),
     "dramatiq_idem_forgotten_total": Metric("Counter", "Completions of keys that were forgotten meanwhile."),
     "dramatiq_idem_dead_letters_total": Metric("Counter", "Messages sent to the dead letters without a run."),
-    "dramatiq_idem_unprotected_runs_total": Metric(
-        "Counter", "Bodies run without a claim, by no key, unavailable or done.", ("actor", "reason")
-    ),
+    "dramatiq_idem_unprotected_runs_total": Metric("Counter", "Runs without a claim, by why.", ("actor", "reason")),
     "dramatiq_idem_node_failures_total": Metric("Counter", "Times that a process lost a node.", ("node",)),
     "dramatiq_idem_node_recoveries_total": Metric("Counter", "Times that a process found it again.", ("node",)),
     "dramatiq_idem_node_down": Metric("Gauge", "Processes whose last word from the node is a failure.", ("node",)),
+    "dramatiq_idem_node_seconds": Metric(
+        "Histogram", "A node's usual time to reply, every 5 s and process.", ("node",)
+    ),
     "dramatiq_idem_node_admissions_total": Metric("Counter", "Nodes admitted to vote, by why.", ("node", "reason")),
     "dramatiq_idem_node_repairs_total": Metric("Counter", "Repairs of nodes that had forgotten records.", ("node",)),
     "dramatiq_idem_records_repaired_total": Metric("Counter", "Records that repairs brought back.", ("node",)),
@@ -126,13 +125,14 @@ _RULES: dict[type[Event], tuple[_Rule, ...]] = {
         _by_node("dramatiq_idem_records_repaired_total", lambda e: e.records),
     ),
     events.RecordsForgotten: (_Rule("dramatiq_idem_records_forgotten_total", lambda _: ()),),
+    events.Renewed: (_Rule("dramatiq_idem_lease_renewals_total"),),
     events.Replayed: (
         _Rule("dramatiq_idem_duplicates_total", lambda e: (e.actor, "replayed", "completed")),
         _claims(lambda _: "completed"),
     ),
     events.Skipped: (
         _Rule("dramatiq_idem_duplicates_total", lambda e: (e.actor, "skipped", e.reason)),
-        _claims(lambda e: e.reason),
+        _claims(lambda e: "busy" if e.reason == "busy" else "completed"),
     ),
     events.Unprotected: (
         _Rule("dramatiq_idem_unprotected_runs_total", lambda e: (e.actor, e.reason)),
@@ -141,6 +141,7 @@ _RULES: dict[type[Event], tuple[_Rule, ...]] = {
     redlock.Admitted: (_Rule("dramatiq_idem_node_admissions_total", lambda e: (e.node, e.reason)),),
     redlock.LeaseLost: (_Rule("redlock_leases_lost_total", lambda _: ()),),
     redlock.NodeDown: (_by_node("dramatiq_idem_node_failures_total"), _by_node("dramatiq_idem_node_down")),
+    redlock.NodeTimed: (_by_node("dramatiq_idem_node_seconds", lambda e: e.seconds),),
     redlock.NodeUp: (
         _by_node("dramatiq_idem_node_recoveries_total"),
         _by_node("dramatiq_idem_node_down", lambda _: 0.0),

@@ -71,7 +71,8 @@ class Record:
     def parse(cls, text: str) -> Record:
         """Read a record as it stands on a node; see ``lua/record.lua`` for the layout; its mark is left out."""
         state, generation, fence, token, takeovers, deadline, fingerprint, message_id, *tail = text.split(" ", 8)
-        if state not in _STATES:
+        numbers = generation + fence + takeovers + deadline
+        if state not in _STATES or not (numbers.isascii() and numbers.isdigit()):
             raise ValueError(f"no record: {text[:80]!r}")
         return cls(
             _STATES[state],

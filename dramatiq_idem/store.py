@@ -54,7 +54,9 @@ class Store(Protocol):
     def claim(self, request: ClaimRequest) -> Outcome:
         """Claim a key once, and say what was found."""
 
-    def keep(self, claim: Claim, on_lost: Callable[[str], None]) -> Keeper:
+    def keep(
+        self, claim: Claim, on_lost: Callable[[str], None], on_renewed: Callable[[], None] | None = None
+    ) -> Keeper:
         """Renew a claim from now on; call `on_lost` once, with the cause, if that fails until it is lost."""
 
     def complete(self, claim: Claim, result: str) -> Recorded | None:
@@ -149,9 +151,11 @@ class RedlockStore:
         """Claim a key once, and say what was found."""
         return self._nodes.run(self._rules.claim(request))
 
-    def keep(self, claim: Claim, on_lost: Callable[[str], None]) -> Keeper:
+    def keep(
+        self, claim: Claim, on_lost: Callable[[str], None], on_renewed: Callable[[], None] | None = None
+    ) -> Keeper:
         """Renew a claim from now on."""
-        return _Kept(self._renewer, claim, self._rules, on_lost)
+        return _Kept(self._renewer, claim, self._rules, on_lost, on_renewed)
 
     def complete(self, claim: Claim, result: str) -> Recorded | None:
         """Record a completion; None if fewer than W nodes confirmed it in this attempt."""
@@ -198,8 +202,16 @@ class RedlockStore:
 class _Kept:
     """A claim in the renewer's hands."""
 
-    def __init__(self, renewer: Renewer, claim: Claim, rules: ClaimProtocol, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        renewer: Renewer,
+        claim: Claim,
+        rules: ClaimProtocol,
+        on_lost: Callable[[str], None],
+        on_renewed: Callable[[], None] | None,
+    ) -> None:
         self._renewer = renewer
+        self._on_renewed = on_renewed
         self._claim = claim
         self._rules = rules
         self.on_lost = on_lost
@@ -210,7 +222,10 @@ class _Kept:
         return self._claim.term
 
     def renewal(self) -> Plan[bool]:
-        return self._rules.renew(self._claim)
+        is_renewed = yield from self._rules.renew(self._claim)
+        if is_renewed and self._on_renewed is not None:
+            self._on_renewed()
+        return is_renewed
 
     def end(self) -> None:
         self._renewer.remove(self)

@@ -20,7 +20,7 @@ from redlock.errors import (
     RedlockError,
     SettingsError,
 )
-from redlock.events import Admitted, Event, LeaseLost, NodeDown, NodeUp, Observer, log_event, notify
+from redlock.events import Admitted, Event, LeaseLost, NodeDown, NodeTimed, NodeUp, Observer, log_event, notify
 from redlock.facts import RULES as NODE_RULES
 from redlock.facts import Facts, Finding, Severity
 from redlock.lease import Grant, Term
@@ -60,6 +60,7 @@ __all__ = [
     "Marker",
     "NodeDown",
     "NodeReport",
+    "NodeTimed",
     "NodeUp",
     "Nodes",
     "Observer",

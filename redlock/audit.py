@@ -167,11 +167,11 @@ def _check_rights(report: NodeReport, ask: Callable[..., Any], settings: Setting
     answer = ask("EVAL", _PROBE, 1, probe, "audit")
     if not isinstance(answer, ReplyError):
         return report
-    remedy = (
-        f"allow: {acl_rule(settings.namespace)}"
-        if "NOPERM" in str(answer) or "ACL" in str(answer)
-        else "see the server's log"
-    )
+    remedy = "see the server's log"
+    if "NOPERM" in str(answer) or "ACL" in str(answer):
+        remedy = f"allow: {acl_rule(settings.namespace)}"
+    elif str(answer).startswith("OOM"):
+        remedy = "raise maxmemory, or shorten what is kept there: retention, or other people's keys"
     return report.with_finding(Finding("rights", Severity.ERROR, f"our scripts cannot run: {answer}", remedy))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar, TypeAlias
 
-__all__ = ["Admitted", "Event", "LeaseLost", "NodeDown", "NodeUp", "Observer", "log_event", "notify"]
+__all__ = ["Admitted", "Event", "LeaseLost", "NodeDown", "NodeTimed", "NodeUp", "Observer", "log_event", "notify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,13 @@ class Admitted(Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeDown(Event):
-    """A node's connection failed; it is left out for `pause` seconds unless no quorum could be reached without it."""
+    """A node's connection failed; it is left out for a while unless no quorum could be reached without it.
+
+    Args:
+        node: The node's name.
+        cause: What failed, in words.
+        pause: Seconds for which it is left out.
+    """
 
     level: ClassVar[int] = logging.WARNING
     node: str
@@ -58,14 +64,37 @@ class NodeDown(Event):
 
 @dataclass(frozen=True, slots=True)
 class NodeUp(Event):
-    """A node that had failed answers again."""
+    """A node that had failed answers again.
+
+    Args:
+        node: The node's name.
+    """
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
+class NodeTimed(Event):
+    """How long a node takes to answer: told every 5 s while this process talks to it.
+
+    Args:
+        node: The node's name.
+        seconds: Seconds from the command to its reply, smoothed over about eight replies.
+    """
+
+    level: ClassVar[int] = logging.DEBUG
+    node: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost(Event):
-    """A lease could not be kept; what it protected may be done by somebody else now."""
+    """A lease could not be kept; what it protected may be done by somebody else now.
+
+    Args:
+        resource: What was locked.
+        cause: Why it was lost, in words.
+    """
 
     level: ClassVar[int] = logging.ERROR
     resource: str

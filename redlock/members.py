@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from redlock.errors import SettingsError
-from redlock.events import NodeDown, NodeUp, Observer, notify
+from redlock.events import NodeDown, NodeTimed, NodeUp, Observer, notify
 from redlock.link import Link
 from redlock.node import NO_TLS_HINT, Node, NodeFaultError
 from redlock.plan import Clock, Command
@@ -29,6 +29,7 @@ OPENING_LINGER = 0.25
 """Seconds for which the first call waits for further nodes once a quorum is connected."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 """Seconds for which a node that failed is left out: doubled at each failure in a row, with jitter."""
+_TIMING = 5.0
 
 
 class Member:
@@ -88,6 +89,7 @@ class Members:
         self._clock = clock
         self._observer = observer
         self._closed = False
+        self._timed_at = clock()
         self._misconfigured: SettingsError | None = None
 
     def watch(self, member: Member) -> None:
@@ -202,6 +204,11 @@ class Members:
         for member in self.all:
             if (deadline := member.link.deadline) is not None and deadline <= now:
                 self.drop(member, NodeFaultError("no reply in time", is_overdue=True))
+        if now - self._timed_at >= _TIMING:
+            self._timed_at = now
+            for member in self.all:
+                if member.link.is_open and member.link.usual:
+                    notify(self._observer, NodeTimed(member.node.name, member.link.usual))
 
     def drop_in_use(self, cause: str) -> None:
         """Give up all links on which something is under way."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import ssl
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
@@ -147,6 +148,8 @@ def _pool(source: NodeSource, place: str) -> redis.ConnectionPool:
         parts.path if parts.scheme == "unix" else parts.hostname
     ):
         raise SettingsError(f"{place} must be a redis://, rediss:// or unix:// URL with an address")
+    if parts.scheme != "unix" and not re.fullmatch(r"(/[0-9]*)?", parts.path):  # redis-py takes any other for 0
+        raise SettingsError(f"{place}, {address}, has a path that is no number of a database")
     try:
         return redis.ConnectionPool.from_url(source)
     except (ValueError, TypeError) as error:

@@ -75,7 +75,11 @@ def _examine(target: Target) -> list[_Patient]:
         pages = [reader.page(index, "0", "-", 1) for index in range(len(rights))]
         causes = [right.cause or page.cause for right, page in zip(rights, pages, strict=True)]
         reports = [_with_scripts(*pair, target) for pair in zip(reports, causes, strict=True)]
-    reports = [_with_marker(_with_rule(report, target), right) for report, right in zip(reports, rights, strict=True)]
+    is_in_use = any(right.marker for right in rights)
+    reports = [
+        _with_marker(_with_rule(report, target), right, is_in_use=is_in_use)
+        for report, right in zip(reports, rights, strict=True)
+    ]
     return [_Patient(report, right) for report, right in zip(reports, rights, strict=True)]
 
 
@@ -97,8 +101,12 @@ def _with_rule(report: NodeReport, target: Target) -> NodeReport:
     return replace(report, findings=tuple(findings))
 
 
-def _with_marker(report: NodeReport, rights: NodeRights) -> NodeReport:
-    """Add what the node's marker says about what it may do."""
+def _with_marker(report: NodeReport, rights: NodeRights, *, is_in_use: bool) -> NodeReport:
+    """Add what the node's marker says about what it may do; none at all is no wonder where no node has one."""
+    if rights.standing == "new" and is_in_use:
+        text = "it has no marker as others have: it is new, or forgot everything, and nobody has met it since"
+        remedy = "nothing: the first claim admits it, and workers repair it"
+        return report.with_finding(Finding("empty", Severity.WARNING, text, remedy))
     found = {
         "foreign": Finding("marker", Severity.ERROR, "its marker is none of ours", "use a namespace of its own"),
         "restarted": Finding(

@@ -37,11 +37,11 @@ def ls(
 ) -> int:
     """List keys by what they are.
 
-    PATTERN is one of SCAN, for names: * and ? stand for anything. Keys that never expire are not listed: they are no
-    records. The nodes' records of a key are brought together as
+    PATTERN is one of SCAN, for names: * and ? stand for anything. The nodes' records of a key are brought together as
     a claim does it: the highest generation counts, and in it done over running over the rest; "nodes" says how many
     of them agree. Orphaned is a run whose lease is over, and what was dead-lettered for that. Foreign is what is no
-    record. The age counts from the key's first claim. Nothing is changed; the nodes are read in small steps.
+    record, of whatever type: its key cannot be claimed on that node. The age counts from the key's first claim.
+    Nothing is changed; the nodes are read in small steps.
     """
     wanted = Wanted(frozenset(Kind(each) for each in state), older_than)
     with Reader(target) as reader:
@@ -56,7 +56,7 @@ def ls(
         records = [key_as_dict(key) for key in keys]
         emit({"namespace": target.namespace, "records": records, "has_more": has_more, "unread": unread})
     else:
-        _print(keys, len(rights))
+        _print(keys, len(rights), is_certain=not shortage)
         say([f"more than {limit}: raise --limit"] if has_more else [])
         say(f"{node} could not be read to the end: {cause}" for node, cause in unread.items())
     if shortage:
@@ -88,7 +88,7 @@ def key_as_dict(key: Key) -> dict[str, Any]:
     }
 
 
-def _print(keys: Sequence[Key], nodes: int) -> None:
+def _print(keys: Sequence[Key], nodes: int, *, is_certain: bool) -> None:
     table = new_table("name", "state", "nodes", "age", "lease left", "ttl left", "takeovers", "generation", "message")
     for key in keys:
         record = key.record
@@ -103,5 +103,5 @@ def _print(keys: Sequence[Key], nodes: int) -> None:
         )
     if keys:
         new_console().print(table)
-    else:
+    elif is_certain:
         say(["no such record"])

@@ -15,7 +15,6 @@ from dramatiq_idem.command.outcome import CommandError, too_few
 from dramatiq_idem.command.rights import NodeRights
 from dramatiq_idem.command.view import Held, Key, merge
 from dramatiq_idem.lookup import LOOK, Lookup
-from dramatiq_idem.repair import SCAN
 from redlock import (
     ADMISSION,
     Broadcast,
@@ -35,8 +34,11 @@ from redlock import (
 __all__ = ["Page", "Reader", "exact"]
 
 MARKER = load_script("redlock", "marker", head=ADMISSION)
+BROWSE = load_script("dramatiq_idem", "browse")
 
 _PAUSE = 0.02
+_SHOWN = 2048
+"""Bytes of a value that a walk reads: a record's head and the beginning of its tail, whatever stands under the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,12 @@ class Page:
 
     Args:
         cursor: Where to go on; "0" behind the last.
-        texts: What stands under each record's name.
-        lives_ms: How long each record is kept.
+        texts: What stands under each record's name, cut off after some bytes; nothing for what is no text.
         cause: Why the node could not be read; None if it was.
     """
 
     cursor: str
     texts: dict[str, str]
-    lives_ms: dict[str, int]
     cause: str | None = None
 
 
@@ -111,16 +111,12 @@ class Reader:
     def page(self, index: int, cursor: str, pattern: str, count: int) -> Page:
         """Read about `count` records of one node whose names match, from a cursor on."""
         prefix = self.settings.key("record") + ":"
-        args = (cursor, exact(prefix) + pattern, count)
-        vote = self.ask(index, Command(SCAN, (self.settings.key("marker"),), args))
+        vote = self.ask(index, Command(BROWSE, (), (cursor, exact(prefix) + pattern, count, _SHOWN)))
         if vote.kind is not VoteKind.GRANTED:
-            return Page("0", {}, {}, vote.cause or "refused")
-        values = [_text(value) for value in vote.reply[2]]
-        names = [key.removeprefix(prefix) for key in values[0::3]]
-        lives = [int(life) for life in values[2::3]]
-        return Page(
-            str(vote.reply[0]), dict(zip(names, values[1::3], strict=True)), dict(zip(names, lives, strict=True))
-        )
+            return Page("0", {}, vote.cause or "refused")
+        values = [_text(value) for value in vote.reply[1]]
+        names = [key.removeprefix(prefix) for key in values[0::2]]
+        return Page(str(vote.reply[0]), dict(zip(names, values[1::2], strict=True)))
 
     def ask(self, index: int, command: Command) -> Vote:
         """Ask one node."""

@@ -142,4 +142,6 @@ def _reason(rights: NodeRights, reader: Reader) -> str:
         remembering = sum(each.standing == "records" for each in reader.rights())
         needed = reader.quorums.remembering
         return f"forgot; {remembering} nodes remember and {needed} are needed, or another repair is under way"
-    return "restarted, and no worker has met it since" if rights.standing == "restarted" else "its marker is none"
+    return (
+        "restarted, and no worker has met it since" if rights.standing == "restarted" else "its marker is none of ours"
+    )

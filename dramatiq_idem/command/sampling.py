@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dramatiq_idem.command.view import Kind, first_claimed, kind_of, read_record
-from dramatiq_idem.record import Record, State
+from dramatiq_idem.record import COUNTER_STEP, Record, State
 
 __all__ = ["WINDOW", "Sample", "sample_of"]
 
 WINDOW = 10
 """Seconds, before the current one, over which first claims are counted."""
-_COUNTER_STEP = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def sample_of(node: str, texts: Iterable[str], share: float, now_ms: int) -> Sam
         completions=done / scale,
         taken_over=sum(record.takeovers > 0 for record in running),
         longest=max(0.0, round(now_ms / 1000 - (first_claimed(oldest) or 0), 3)) if oldest else None,
-        is_exact=oldest is not None and oldest.fence % _COUNTER_STEP == 0,
+        is_exact=oldest is not None and oldest.fence % COUNTER_STEP == 0,
     )
 
 

@@ -18,6 +18,8 @@ from redlock import Vote, VoteKind
 
 __all__ = ["Held", "Key", "Kind", "first_claimed", "kind_of", "merge", "read_record"]
 
+_LARGEST = 2**53
+"""Lua has no larger whole numbers."""
 _ORPHAN_REASONS = ("orphaned:", "ended with their lease")
 _WRONG_TYPE = "WRONGTYPE"
 
@@ -147,11 +149,12 @@ def merge(name: str, helds: Sequence[Held]) -> Key:
 
 
 def read_record(text: str) -> Record | None:
-    """Return the record that a text is; None if it is none."""
+    """Return the record that a text is; None if it is none, or has a number that no script could have written."""
     try:
-        return Record.parse(text)
-    except (ValueError, KeyError):
+        record = Record.parse(text)
+    except ValueError:
         return None
+    return record if max(record.generation, record.fence, record.deadline_ms) <= _LARGEST else None
 
 
 def kind_of(record: Record, now_ms: int) -> Kind:

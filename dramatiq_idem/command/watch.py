@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from dramatiq_idem.command.counting import Counter, Counts
 from dramatiq_idem.command.options import Target, on_nodes
 from dramatiq_idem.command.outcome import OK, STATUSES
 from dramatiq_idem.command.printing import cell, complain, new_console, new_table, say, span
@@ -37,8 +38,14 @@ __all__ = ["watch"]
     show_default=True,
     help="Keys that are looked at for one sample, about.",
 )
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="URL",
+    help="Where a worker serves its Prometheus metrics (Dramatiq's port is 9191); once for each machine.",
+)
 @on_nodes
-def watch(target: Target, interval: float, most: int, *, once: bool) -> int:
+def watch(target: Target, interval: float, most: int, metrics: tuple[str, ...], *, once: bool) -> int:
     """Watch the nodes and the records; Ctrl-C ends it, with status 0.
 
     Per node: whether it answers, the latency of one round trip, commands per second as the server counts them (ours
@@ -46,16 +53,24 @@ def watch(target: Target, interval: float, most: int, *, once: bool) -> int:
     sample by SCAN, as one node has them; it goes on where the last one ended, and where it is not the whole, counts
     are of the sample and rates are estimates, with a "~". The nodes count no claims, so the rates are of keys that
     were claimed for the first time in the last ten seconds, and of those of them that are completed. How long a key
-    has been running counts from its first claim, which is an upper bound ("at most") once it was tried again. With
-    --json each look is one document on a line of its own.
+    has been running counts from its first claim, which is an upper bound ("at most") once it was tried again.
+
+    Duplicates, busy deferrals, takeovers and renewals are counted by the workers alone: --metrics reads them there.
+    With --json each look is one document on a line of its own.
     """
     try:
         with Reader(target) as reader, _display(target, reader, is_live=not once) as show:
-            ticker = Ticker(reader, most)
-            show(tick := ticker.tick())
+            ticker, counter = Ticker(reader, most), Counter(metrics, target.timeout)
+
+            def look() -> Tick:
+                tick = ticker.tick()
+                show(tick, counter.look() if metrics else None)
+                return tick
+
+            tick = look()
             while not once:
                 time.sleep(interval)
-                show(ticker.tick())
+                look()
             shortage = reader.shortage([pulse.rights for pulse in tick.pulses])
     except KeyboardInterrupt:
         return OK
@@ -66,36 +81,38 @@ def watch(target: Target, interval: float, most: int, *, once: bool) -> int:
 
 
 @contextmanager
-def _display(target: Target, reader: Reader, *, is_live: bool) -> Iterator[Callable[[Tick], None]]:
+def _display(target: Target, reader: Reader, *, is_live: bool) -> Iterator[Callable[[Tick, Counts | None], None]]:
     """Return what shows a look: a document, a screen, or on something else than a terminal a line."""
     console = new_console()
     if target.as_json:
-        yield lambda tick: click.echo(json.dumps({"at": _now()} | tick.as_dict(reader)))
+        yield lambda tick, counts: click.echo(
+            json.dumps({"at": _now()} | tick.as_dict(reader) | {"workers": counts.as_dict() if counts else None})
+        )
     elif not is_live:
-        yield lambda tick: console.print(_screen(tick, reader))
+        yield lambda tick, counts: console.print(_screen(tick, reader, counts))
     elif console.is_terminal:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            yield lambda tick: live.update(_screen(tick, reader), refresh=True)
+            yield lambda tick, counts: live.update(_screen(tick, reader, counts), refresh=True)
     else:
-        yield lambda tick: say([_line(tick)])
+        yield lambda tick, counts: say([" ".join([_line(tick), *(counts.lines() if counts else [])])])
 
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
-def _screen(tick: Tick, reader: Reader) -> RenderableType:
+def _screen(tick: Tick, reader: Reader, counts: Counts | None) -> RenderableType:
     nodes = new_table("node", "answers", "latency", "ops/s", "scripts/s", "keys", "rights", "waits")
     for pulse in tick.pulses:
         _add_node(nodes, pulse, reader)
-    sample = tick.sample
+    sample, workers = tick.sample, [cell(line) for line in counts.lines()] if counts else []
     if sample is None:
-        return Group(nodes, cell("no node's records can be read"))
+        return Group(nodes, cell("no node's records can be read"), *workers)
     records = new_table(*(kind.value for kind in Kind if kind is not Kind.NONE))
     records.add_row(*(cell(f"{sample.kinds.get(kind, 0):,}") for kind in Kind if kind is not Kind.NONE))
     seen = "all" if sample.is_whole else f"about {sample.share:.0%} of the keys"
     lines = [f"{sample.read:,} records of {sample.node}, {seen}:"]
-    return Group(nodes, *map(cell, lines), records, *map(cell, _remarks(sample)), cell(_now(), "dim"))
+    return Group(nodes, *map(cell, lines), records, *map(cell, _remarks(sample)), *workers, cell(_now(), "dim"))
 
 
 def _add_node(nodes: Table, pulse: Pulse, reader: Reader) -> None:

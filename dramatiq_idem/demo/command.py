@@ -51,7 +51,9 @@ def _check_picture(_context: click.Context, _option: click.Parameter, path: Path
     help="Draw the run as a timeline, into this HTML file: who ran which payment when, and what was killed, taken over "
     "and skipped.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON in the last line.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the outcome as one JSON document on stdout, the rest on stderr."
+)
 def demo(payments: int, seed: int, limit: float, without: str | None, picture: Path | None, *, as_json: bool) -> None:
     """Watch duplicates being stopped while workers and a node are killed.
 
@@ -63,7 +65,7 @@ def demo(payments: int, seed: int, limit: float, without: str | None, picture: P
     nodes, "lost" the other ones, and "repeated" the runs of the body beyond one for each completed payment.
     """
     deliveries = plan_deliveries(payments, seed)
-    console = Console()
+    console = Console(stderr=as_json)
     try:
         with Display(console, len(deliveries), payments) as display:
             options = Options(deliveries, seed, without or "", limit, keeps_history=picture is not None)
@@ -73,7 +75,7 @@ def demo(payments: int, seed: int, limit: float, without: str | None, picture: P
     display.conclude(report)
     if picture is not None and history is not None:
         page.write(picture, report, history)
-        click.echo(f"A picture of it: {picture.resolve()}")
+        click.echo(f"A picture of it: {picture.resolve()}", err=as_json)
     if as_json:
         click.echo(json.dumps(report.as_dict()))
     if not report.is_good:

@@ -9,4 +9,5 @@ repeat
     if key ~= KEYS[1] then found = 1 end
   end
 until cursor == '0' or found == 1 or rounds == 1000
-return {1, redis.call('GET', KEYS[1]) or '', identity(), now_ms(), found}
+local marker = redis.pcall('GET', KEYS[1])  -- a value of another type is a marker of nobody
+return {1, type(marker) == 'table' and 'FOREIGN' or marker or '', identity(), now_ms(), found}

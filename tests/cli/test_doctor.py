@@ -38,6 +38,15 @@ def test_new_nodes_are_no_reason_to_worry(local_nodes, make_bench):
     assert bench.contents() == [{}, {}, {}]
 
 
+def test_a_node_that_was_replaced_by_an_empty_one_is_a_warning(fragile):
+    """It may not vote yet, so one node less may fail: that is not "all is well"."""
+    fragile.nodes[1].kill()
+    fragile.nodes[1].restart()
+    found = fragile.json("doctor", status=10)
+    assert rules(found, "warning") == {"empty"}
+    assert [each["node"] for each in found["findings"] if each["rule"] == "empty"] == [found["nodes"][1]["node"]]
+
+
 def test_warnings_have_a_status(fragile):
     with fragile.client(1) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")

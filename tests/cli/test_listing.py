@@ -151,15 +151,6 @@ def test_a_node_that_refuses_the_password_is_named_without_it(guarded):
     assert "hunter2" not in outcome.out + outcome.err + guarded.run("ls").out
 
 
-def test_a_list_under_a_records_key_is_told_and_hides_nothing_of_other_nodes(bench):
-    bench.done("a:k")
-    with bench.client(0) as client:
-        client.rpush("idem:record:a:list", "x")
-        client.pexpire("idem:record:a:list", 60_000)
-    found = bench.json("ls")
-    assert "a:k" in [each["name"] for each in found["records"]]
-
-
 def test_ls_and_doctor_change_nothing(bench):
     """MG5: what is recorded stays, whatever looks at it; a duplicate is skipped as before."""
     bench.done("a:done")

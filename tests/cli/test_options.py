@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from dramatiq_idem.record import State
+from tests.cli.conftest import rec
 from tests.tools.peek import ROOT
 
 EACH = [["doctor"], ["ls"], ["show", "a:k"], ["forget", "a:k"], ["repair"], ["watch", "--once"]]
@@ -168,3 +170,40 @@ def test_colours_are_for_terminals(bench):
         os.close(parent)
         os.close(child)
     assert "\x1b[32mdone" in shown
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is Linux's")  # noqa: PTH110 - a device
+@pytest.mark.parametrize("command", [["ls"], ["ls", "--json"], ["doctor"], ["watch", "--once"]], ids=" ".join)
+def test_a_full_disk_is_said_in_a_line(bench, command):
+    bench.done("a:k")
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        process = subprocess.run(
+            [*COMMAND, *command], env=environment(bench), stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            timeout=15, check=False,
+        )  # fmt: skip
+    assert process.returncode == 1
+    assert process.stderr.startswith("Error: the output cannot be written")
+    assert len(process.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "command", [["ls", "--limit", "0"], ["watch", "--interval", "0.1"]], ids=lambda words: words[0]
+)
+@pytest.mark.parametrize("how", [[], ["--json"]], ids=["text", "json"])
+def test_a_reader_that_leaves_early_ends_it_quietly(bench, command, how):
+    """As in a pipe into head; more than a pipe holds, or for ever."""
+    with bench.client(0) as client, client.pipeline() as pipeline:
+        for number in range(1000):
+            pipeline.set(f"idem:record:a:{number}", rec(State.DONE).text(), px=60_000)
+        pipeline.execute()
+    with subprocess.Popen(
+        [*COMMAND, *command, *how], env=environment(bench), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout.readline()
+            process.stdout.close()
+            errors = process.stderr.read()
+            assert process.wait(10) in (0, 1)
+        finally:
+            process.kill()
+    assert errors == b""

@@ -152,3 +152,22 @@ def test_password_that_is_refused(guarded):
     outcome = guarded.run("repair", "--json")
     assert outcome.status == 1
     assert "hunter2" not in outcome.out + outcome.err
+
+
+def test_foreign_data_keeps_no_record_from_being_repaired(short):
+    """On a node that remembers, on the one that forgot, and on that one under the very key of a record."""
+    for name in ("a:1", "a:2", "a:3"):
+        done(short, name)
+    with short.client(0) as client:
+        client.set("idem:record:a:text", "hello", px=60_000)
+        client.hset("idem:record:a:hash", "field", "value")
+        client.expire("idem:record:a:hash", 60)
+    forget_all(short, 1)
+    with short.client(1) as client:
+        client.hset("idem:record:a:2", "field", "value")
+    outcome = short.run("repair", "--wait", "10")
+    assert outcome.status == 0, outcome
+    with short.client(1) as client:
+        assert client.type("idem:record:a:2") == "hash"
+        assert client.exists("idem:record:a:text", "idem:record:a:hash") == 0
+    assert [short.json("show", name)["on"] for name in ("a:1", "a:2", "a:3")] == [3, 2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import time
 
 import pytest
 
+from dramatiq_idem.command.counting import COUNTS, total_of
 from dramatiq_idem.command.sampling import sample_of
 from dramatiq_idem.command.view import Kind
+from dramatiq_idem.metrics import METRICS
 from dramatiq_idem.record import State
 from tests.cli.conftest import FENCE, rec
 from tests.tools.peek import ROOT
@@ -143,3 +146,34 @@ def test_screen_is_left_as_it_was(fragile):
             os.close(parent)
             os.close(child)
     assert shown.startswith("\x1b[?1049h")
+
+
+# -- what workers count
+
+
+def test_each_count_has_a_metric_that_exists():
+    """A metric that is renamed would be 0 for ever."""
+    for pattern in COUNTS.values():
+        assert re.match(r"\w+", pattern)[0] in METRICS
+
+
+def test_samples_of_all_actors_are_added_up():
+    text = """# TYPE dramatiq_idem_deferrals_total counter
+dramatiq_idem_deferrals_total{actor="a",reason="busy"} 2.0
+dramatiq_idem_deferrals_total{actor="b} 9",reason="busy"} 3.0
+dramatiq_idem_deferrals_total{actor="a",reason="unavailable"} 40.0
+dramatiq_idem_deferrals_created{actor="a",reason="busy"} 1.7e+09
+dramatiq_idem_takeovers_total{actor="a"} NaN
+"""
+    assert total_of(text, COUNTS["busy"]) == 5.0
+    assert total_of(text, COUNTS["no quorum"]) == 40.0
+    assert total_of(text, COUNTS["takeovers"]) == 0.0
+
+
+@pytest.mark.parametrize("how", [["--json"], []], ids=["json", "text"])
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1/", "file:///etc/hostname", "9191", "http://[::1"])
+def test_workers_that_cannot_be_asked_are_named(bench, how, address):
+    outcome = bench.run("watch", "--once", *how, "--metrics", address)
+    assert outcome.status == 0
+    assert address in outcome.out
+    assert json.loads(outcome.out)["workers"]["unread"][address] if how else "could not be read" in outcome.out

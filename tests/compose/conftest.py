@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -13,16 +12,10 @@ import pytest
 
 import dramatiq_idem
 from dramatiq_idem.metrics import METRICS
+from tests.tools.compose import lacking
 
 _FOUND = re.compile(r"\b(?:dramatiq|redlock)_[a-z_]+\b")
 _OF_DRAMATIQ = {"dramatiq_messages_total", "dramatiq_message_errors_total", "dramatiq_messages_inprogress"}
-
-
-def lacking(what: str, how: str) -> None:
-    """Skip on a laptop and fail where CI is set: there it has to be."""
-    if os.environ.get("CI", "").lower() not in ("", "0", "false"):
-        pytest.fail(f"{what} is not installed, and CI has to test it", pytrace=False)
-    pytest.skip(f"{what} is not installed: {how}")
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
 
 ROOT = Path(dramatiq_idem.__file__).parent.parent
 PASSWORD = "p4ss-w0rd"
-PAYMENTS = 200
+PAYMENTS = 320
 EVENTUAL = {
     "locks lost", "records to {{node}}", "repaired {{node}}", "found {{node}}", "admitted {{node}} ({{reason}})",
     "{{state}}", "{{reason}}", "{{actor_name}}: errors",

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.compose.conftest import lacking
 from tests.containers.images import LABEL, Images, build
 from tests.containers.rig import Rig
+from tests.tools.compose import lacking
 
 
 @pytest.fixture(scope="session")

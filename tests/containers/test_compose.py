@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import urllib.parse
 import urllib.request
@@ -16,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.compose.conftest import lacking
 from tests.containers.images import LABEL, Images
 from tests.containers.ledger import read
 from tests.containers.rig import NODES, WORKERS, eventually
+from tests.tools.compose import GENERATIONS
 from tests.tools.peek import ROOT
 
 pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -83,15 +82,10 @@ class Project:
         return f"redis://{f':{self._password}@' if name in NODES else ''}{network['IPAddress']}:6379"
 
 
-@pytest.fixture(params=["docker-compose", "docker compose"])
+@pytest.fixture(params=GENERATIONS)
 def project(request: pytest.FixtureRequest, docker: Any, images: Images) -> Iterator[Project]:
-    """The project, by each of the commands; removed with its volumes at the end."""
-    command = request.param.split()
-    if shutil.which(command[0]) is None or subprocess.run([*command, "version"], check=False, timeout=20).returncode:
-        if len(command) > 1:
-            pytest.skip("no plugin `docker compose`, which not every system has as a package; see `docker-compose`")
-        lacking("docker-compose", "apt-get install docker-compose")
-    project = Project(docker, command, images)
+    """The project, by each generation of the command; removed with its volumes at the end."""
+    project = Project(docker, GENERATIONS[request.param](), images)
     try:
         yield project
     finally:
@@ -140,5 +134,6 @@ def test_compose_from_up_to_the_ledger(project: Project) -> None:
     assert len(ledger.charges) == PAYMENTS
     assert not replace(ledger, sent=set(ledger.charges)).wrongs()
     eventually(lambda: number("sum(dramatiq_idem_completion_seconds_count)") == PAYMENTS, 20.0)
+    assert prometheus("count(up == 1)"), "Prometheus is not there to count"
     assert number("sum(dramatiq_idem_double_runs_total)") == 0
     assert not any("Unexpected failure" in project.log(name) for name in WORKERS)

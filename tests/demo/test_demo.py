@@ -107,6 +107,19 @@ def test_a_job_killed_after_its_charge_is_charged_again_without_the_gateways_key
     assert process.returncode == 1
 
 
+@pytest.mark.timeout(120)
+def test_stdout_has_the_json_document_alone(default_server, tmp_path):
+    """For a program that reads it; people see on stderr how it goes on."""
+    picture = tmp_path / "demo.html"
+    command = [*COMMAND, "--payments", "100", "--report", str(picture)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert process.returncode == 0, process
+    assert json.loads(process.stdout)["completed"] == 100
+    assert "worker 1 gets SIGKILL" in process.stderr
+    assert str(picture) in process.stderr
+    assert "\x1b" not in process.stderr
+
+
 @pytest.mark.timeout(60)
 def test_a_run_that_is_too_slow_ends_with_status_1(default_server, tmp_path):
     process = start(tmp_path, "--limit", "2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -43,7 +44,7 @@ observer = combine(log_event, PrometheusObserver())
 nodes = os.environ["NODES"].split()
 broker = RedisBroker(url=os.environ["BROKER"])
 dramatiq.set_broker(broker)
-Idempotency(nodes, observer=observer, lease=10_000).install(broker)
+Idempotency(nodes, observer=observer, lease=int(os.environ.get("LEASE", "10000"))).install(broker)
 broker.add_middleware(Prometheus(), before=Idempotency)
 if os.environ.get("EARLY"):  # an event about a node, before the process has booted
     lock = Redlock([*nodes[:2], "redis://127.0.0.1:1"], namespace="idem", observer=observer)
@@ -52,8 +53,8 @@ if os.environ.get("EARLY"):  # an event about a node, before the process has boo
 
 
 @dramatiq.actor(idempotency_key="job:{x}", max_retries=0)
-def job(x, fail=False):
-    time.sleep(0.02)
+def job(x, fail=False, d=0.02):
+    time.sleep(d)
     if fail:
         raise ValueError("as asked")
 """
@@ -62,7 +63,8 @@ def job(x, fail=False):
 class Service:
     """A worker with two processes, its broker, and what its metrics say."""
 
-    def __init__(self, directory, nodes, broker_url, **environment):
+    def __init__(self, directory, nodes, broker_url, *options, **environment):
+        self._options = options
         self.port = free_port()
         self.files = directory / "metrics"
         self.broker = RedisBroker(url=broker_url, middleware=[])
@@ -82,7 +84,7 @@ class Service:
         self._directory = directory
 
     def __enter__(self):
-        command = [sys.executable, "-m", "dramatiq", "metric_actors", "-p", "2", "-t", "4"]
+        command = [sys.executable, "-m", "dramatiq", "metric_actors", "-p", "2", "-t", "4", *self._options]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=self._directory, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -140,8 +142,9 @@ def free_port():
         return server.getsockname()[1]
 
 
-def test_metrics_of_all_processes_are_summed_at_dramatiqs_address(tmp_path, shared, broker_url):
-    with Service(tmp_path, shared.urls, broker_url) as service:
+@pytest.mark.parametrize("options", [[], ["--use-spawn"]], ids=["fork", "spawn"])
+def test_metrics_of_all_processes_are_summed_at_dramatiqs_address(tmp_path, shared, broker_url, options):
+    with Service(tmp_path, shared.urls, broker_url, *options) as service:
         for x in range(MESSAGES):
             service.send(x=x)
         idem = "dramatiq_idem_"
@@ -164,6 +167,56 @@ def test_metrics_of_all_processes_are_summed_at_dramatiqs_address(tmp_path, shar
         )
         assert found[f"{idem}claim_seconds_sum", "job"] > 0
         assert len(service.processes()) == 2, "one process did all the work: nothing was summed"
+
+
+def test_renewals_and_the_time_that_nodes_take_are_counted_while_a_body_runs(tmp_path, shared, broker_url):
+    """A lease of 1.5 s, renewed every 0.5 s; the body waits until both are there, and is not waited for."""
+    with Service(tmp_path, shared.urls, broker_url, LEASE="1500") as service:
+        service.send(x=0, d=30.0)
+
+        def has_both():
+            found = service.samples()
+            nodes = [found.get(("dramatiq_idem_node_seconds_count", f"127.0.0.1:{node.port}/0")) for node in shared]
+            return found.get(("dramatiq_idem_lease_renewals_total", "job"), 0) >= 3 and all(nodes)
+
+        wait_until(has_both, 25.0)
+        found = service.samples()
+        assert found["dramatiq_idem_claims_total", "granted", "job"] == 1
+        assert ("dramatiq_idem_completion_seconds_count", "job") not in found or not found[
+            "dramatiq_idem_completion_seconds_count", "job"
+        ]
+        node = f"127.0.0.1:{shared[0].port}/0"
+        mean = found["dramatiq_idem_node_seconds_sum", node] / found["dramatiq_idem_node_seconds_count", node]
+        assert 0 < mean < 0.5, "within node_timeout, and not in ms"
+
+
+def test_watch_shows_what_the_workers_count(tmp_path, shared, broker_url):
+    """Duplicates leave no trace on the nodes; the command adds up what it is told at the workers' address."""
+    command = [sys.executable, "-m", "dramatiq_idem", "watch", "--json", "--interval", "0.2"]
+    with Service(tmp_path, shared.urls, broker_url) as service:
+        for x in range(20):
+            service.send(x=x)
+        service.wait_for({("dramatiq_idem_completion_seconds_count", "job"): 20})
+        arguments = ["--metrics", f"http://127.0.0.1:{service.port}/", "--metrics", "http://u:hunter2@127.0.0.1:1/"]
+        environment = os.environ | {"DRAMATIQ_IDEM_NODES": ",".join(shared.urls)}
+        with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, cwd=ROOT, env=environment) as watch:
+            try:
+                looks = [json.loads(watch.stdout.readline())["workers"]]
+                for x in range(20):
+                    service.send(x=x)
+
+                def has_all():
+                    looks.append(json.loads(watch.stdout.readline())["workers"])
+                    return looks[-1]["counts"]["duplicates"]["total"] == 20
+
+                wait_until(has_all, 20.0)
+            finally:
+                watch.kill()
+    assert looks[0]["counts"]["claims"] == {"total": 20, "per_second": None}
+    assert looks[-1]["counts"]["claims"]["total"] == 20
+    assert max(look["counts"]["duplicates"]["per_second"] for look in looks[1:]) > 0
+    assert list(looks[-1]["unread"]) == ["http://***@127.0.0.1:1/"]
+    assert "hunter2" not in json.dumps(looks)
 
 
 def test_an_event_before_the_boot_costs_neither_dramatiqs_metrics_nor_itself(tmp_path, shared, broker_url):

@@ -82,7 +82,7 @@ class ScriptedStore:
         term = Term(request.name, 30.0, self.clock(), self.clock() + 29.0, self.clock)
         return Claim(request, RUNNING, term)
 
-    def keep(self, claim, on_lost):
+    def keep(self, claim, on_lost, on_renewed=None):
         self.kept += 1
         self.on_lost = on_lost
         return self
@@ -443,7 +443,7 @@ def test_unexpected_error_never_lets_the_body_run(bench, error, caplog):
 def test_error_behind_a_granted_claim_gives_it_up(bench, monkeypatch):
     """No thread for the renewal, say: the body does not run, and the key is free for the copy."""
 
-    def keep(claim, on_lost):
+    def keep(claim, on_lost, on_renewed=None):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(bench.store, "keep", keep)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
 import os
+import re
 import subprocess
 import sys
 
@@ -56,6 +58,12 @@ CASES = [
         events.Skipped(*M, "id-0", "busy"),
         [(DUPLICATES, ("charge", "skipped", "busy"), 1), (CLAIMS, ("charge", "busy"), 1)],
     ),
+    (
+        events.Skipped(*M, "id-0", "replayed already"),
+        [(DUPLICATES, ("charge", "skipped", "replayed already"), 1), (CLAIMS, ("charge", "completed"), 1)],
+    ),
+    (events.Renewed(*M), [("dramatiq_idem_lease_renewals_total", ("charge",), 1)]),
+    (redlock.NodeTimed("a:6379/0", 0.002), [("dramatiq_idem_node_seconds", ("a:6379/0",), 0.002)]),
     (
         events.Replayed(*M, "id-0"),
         [(DUPLICATES, ("charge", "replayed", "completed"), 1), (CLAIMS, ("charge", "completed"), 1)],
@@ -145,6 +153,29 @@ def test_names_have_the_endings_of_their_kind():
     for name, metric in METRICS.items():
         assert name.endswith("_total") is (metric.kind == "Counter"), name
         assert name.endswith("_seconds") is (metric.kind == "Histogram"), name
+
+
+def test_outcomes_are_those_that_are_documented():
+    documented = set(re.findall(r"\b[a-z]+\b", METRICS[CLAIMS].help.partition("by ")[2])) - {"or"}
+    found = {each.labels[1] for event, _ in CASES for each in measure(event) if each.metric == CLAIMS}
+    assert found == documented
+
+
+@pytest.mark.parametrize("event", [event for event, _ in CASES], ids=lambda event: type(event).__name__)
+def test_every_event_is_one_line_and_every_field_of_it_is_documented(event, caplog):
+    """Whoever reads the log finds the key and the message in each line, and the unit of a number in the docstring."""
+    with caplog.at_level(logging.DEBUG, "redlock"):
+        redlock.log_event(event)
+    (line,) = caplog.messages
+    assert len(line.splitlines()) == 1
+    assert line.startswith(type(event).__name__ + " ")
+    own = set(type(event).__annotations__) - {"level"}
+    for name in own:
+        (text,) = re.findall(rf"^ +{name}: (.+)", inspect.getdoc(type(event)), re.MULTILINE)
+        is_number = isinstance(getattr(event, name), (int, float))
+        assert not is_number or re.match(r"Seconds|Milliseconds|How (many|often)", text), f"{name} has no unit: {text}"
+    if isinstance(event, events.MessageEvent):
+        assert f"key={event.key!r} actor='charge' message_id='id-1'" in line
 
 
 def test_no_label_has_the_key_or_the_message_id():

@@ -50,6 +50,7 @@ def test_client_is_only_configuration() -> None:
         f"redis://a:notaport/0?password={SECRET}",
         f"redis://a:1/0?password={SECRET}&db=x&socket_timeout=x",
         f"rediss://user:{SECRET}@[a:1",
+        f"redis://user:{SECRET}@a:1/notadb",
         f"http://user:{SECRET}@a:1",
         f"user:{SECRET}@a:1",
         f"redis://:{SECRET}",
