@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from collections import Counter
@@ -24,6 +25,7 @@ from tests.tools.peek import ROOT
 pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(300)]
 
 FOLDER = ROOT / "compose"
+DASHBOARD = FOLDER / "grafana/dashboards/dashboard.json"
 SERVICES = (*NODES, "broker", *WORKERS, "producer", "prometheus")
 PAYMENTS = 800
 
@@ -60,6 +62,17 @@ class Project:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
         return done.stdout
+
+    def look(self, *arguments: str) -> Any:
+        """Return what our own command says of the nodes, at the addresses that the file publishes."""
+        nodes = ",".join(f"redis://:{self._password}@127.0.0.1:{7001 + index}" for index in range(len(NODES)))
+        done = subprocess.run(
+            [sys.executable, "-m", "dramatiq_idem", *arguments, "--json"], stdin=subprocess.DEVNULL,
+            env=self._environment | {"DRAMATIQ_IDEM_NODES": nodes}, capture_output=True, text=True, check=False,
+            timeout=60.0,
+        )  # fmt: skip
+        assert self._password not in done.stdout + done.stderr
+        return json.loads(done.stdout)
 
     def containers(self) -> dict[str, Any]:
         """Return the containers by service."""
@@ -112,6 +125,20 @@ def downs(project: Project) -> Counter[str]:
     return Counter(node for name in WORKERS for node in re.findall(r"NodeDown node='(node-.):", project.log(name)))
 
 
+def node_that_is_killed_is_shown(project: Project) -> None:
+    """By doctor, by watch, and by the dashboard's own query; and it comes back."""
+    (query,) = re.findall(r'"expr": "(count\(.*dramatiq_idem_node_down.*)"', DASHBOARD.read_text())
+    killed = project.containers()["node-b"]
+    killed.kill()
+    eventually(lambda: number(query) == 1, 40.0)
+    found = project.look("doctor")["findings"]
+    assert {finding["node"] for finding in found if finding["rule"] == "unreachable"} == {"127.0.0.1:7002/0"}
+    assert [node["answered"] for node in project.look("watch", "--once")["nodes"]] == [True, False, True]
+    killed.start()
+    eventually(lambda: project.health()["node-b"] == "healthy", 40.0)
+    eventually(lambda: number(query) == 0, 40.0)
+
+
 def test_compose_from_up_to_the_ledger(project: Project) -> None:
     """Health, metrics, a disturbance that the workers notice, and a producer that finds all payments charged once."""
     project("build", "worker-a", timeout=180)
@@ -122,6 +149,7 @@ def test_compose_from_up_to_the_ledger(project: Project) -> None:
     eventually(lambda: {(up["metric"]["instance"], up["value"][1]) for up in prometheus("up")} == scraped, 40.0)
     eventually(lambda: number("sum(dramatiq_idem_completion_seconds_count)") > 50, 60.0)  # new nodes vote after 30 s
 
+    node_that_is_killed_is_shown(project)
     before = downs(project)
     said = project.script("./disturb.sh", "1", timeout=60.0, REST="1")
     (node,) = set(re.findall(r"(node-[abc]): (?:kill|pause|cut) for", said))
