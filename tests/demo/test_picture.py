@@ -49,7 +49,7 @@ def draw(path, *options):
     """Run the demo; return its report."""
     command = [*COMMAND, "--report", str(path), *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
-    assert f"A picture of it: {path.resolve()}\n" in ended.stdout, ended
+    assert f"A picture of it: {path.resolve()}\n" in ended.stderr, ended
     return json.loads(ended.stdout.splitlines()[-1])
 
 
