@@ -22,7 +22,7 @@ from tests.containers.rig import NODES, WORKERS, eventually
 from tests.tools.compose import GENERATIONS
 from tests.tools.peek import ROOT
 
-pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(380)]
 
 FOLDER = ROOT / "compose"
 DASHBOARD = FOLDER / "grafana/dashboards/dashboard.json"
@@ -156,7 +156,7 @@ def test_compose_from_up_to_the_ledger(project: Project) -> None:
     assert f"{node}: back" in said
     assert downs(project)[node] > before[node]
 
-    assert project.containers()["producer"].wait(timeout=90)["StatusCode"] == 0, project.log("producer")
+    assert project.containers()["producer"].wait(timeout=200)["StatusCode"] == 0, project.log("producer")
     assert project.log("producer").endswith("lost: 0, charged twice: 0\n")
     ledger = read((), project.url("broker"), [project.url(name) for name in NODES])
     assert len(ledger.charges) == PAYMENTS
