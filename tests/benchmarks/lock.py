@@ -114,7 +114,7 @@ def _in_server(nodes: LocalNodes, options: Options) -> Iterator[Row]:
 
     def script() -> None:
         connection.sendall(acquires)
-        for _ in range(count * 5):  # *4, then four numbers
+        for _ in range(count * 6):  # *4, three numbers, and a text of two lines
             reader.readline()
 
     def bare() -> None:
