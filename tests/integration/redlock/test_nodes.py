@@ -46,7 +46,7 @@ def test_server_listed_twice_is_found_without_the_right_to_info(local_nodes: Any
     redlock = make_redlock([*urls, f"redis://app:pw@localhost:{nodes[1].port}"], restart_guard=False)
 
     def some_cycles() -> None:
-        for _ in range(30):  # its second vote never counts, but may come when two others have decided already
+        for _ in range(3_000):  # its second vote never counts, but may come when two others have decided already
             redlock.acquire("r").release()
 
     with pytest.raises(SettingsError, match="same server"):
