@@ -91,3 +91,16 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait five seconds where the delay itself is not the subject."""
     monkeypatch.setattr(deliveries, "_FIRST_OUTAGE_MS", 300)
     monkeypatch.setattr(dramatiq.worker, "POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.2)
+
+
+@pytest.fixture(params=["stub", "redis"])
+def bench(request: pytest.FixtureRequest, workbench: Any, shared: LocalNodes) -> Callable[..., Workbench]:
+    """Make a workbench on shared nodes; the test runs once for each kind of broker."""
+    url = None if request.param == "stub" else request.getfixturevalue("broker_url")
+    return lambda **options: workbench(shared.urls, url, **options)
+
+
+@pytest.fixture
+def stub(workbench: Any, shared: LocalNodes) -> Callable[..., Workbench]:
+    """Make a workbench on shared nodes with a broker in memory."""
+    return lambda **options: workbench(shared.urls, **options)

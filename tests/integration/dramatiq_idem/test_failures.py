@@ -14,19 +14,6 @@ from tests.tools.workbench import wait_until
 REPLAY = {"idempotency_key": "job:{x}", "idempotency_on_failed": "replay", "max_retries": 0}
 
 
-@pytest.fixture(params=["stub", "redis"])
-def bench(request, workbench, shared):
-    """Make a workbench on shared nodes; the test runs once for each kind of broker."""
-    url = None if request.param == "stub" else request.getfixturevalue("broker_url")
-    return lambda **options: workbench(shared.urls, url, **options)
-
-
-@pytest.fixture
-def stub(workbench, shared):
-    """Make a workbench on shared nodes with a broker in memory."""
-    return lambda **options: workbench(shared.urls, **options)
-
-
 def failing(bench, text="no money left", failures=99, d=0.0, **options):
     """Declare an actor whose first runs raise."""
     left = list(range(failures))

@@ -15,20 +15,6 @@ from dramatiq_idem import current_run
 from tests.tools.fault_proxy import FaultProxy
 from tests.tools.workbench import wait_until
 
-
-@pytest.fixture(params=["stub", "redis"])
-def bench(request, workbench, shared):
-    """Make a workbench on shared nodes; the test runs once for each kind of broker."""
-    url = None if request.param == "stub" else request.getfixturevalue("broker_url")
-    return lambda **options: workbench(shared.urls, url, **options)
-
-
-@pytest.fixture
-def stub(workbench, shared):
-    """Make a workbench on shared nodes with a broker in memory."""
-    return lambda **options: workbench(shared.urls, **options)
-
-
 # -- duplicates
 
 
