@@ -18,6 +18,7 @@ from redlock import (
     Broadcast,
     Clock,
     Command,
+    Count,
     Enough,
     Observer,
     Plan,
@@ -42,7 +43,7 @@ __all__ = ["ClaimProtocol"]
 
 CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION)
 RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
-COMPLETE = load_script("dramatiq_idem", "record", "complete")
+COMPLETE = load_script("dramatiq_idem", "complete")
 ABANDON = load_script("dramatiq_idem", "record", "abandon")
 FENCE = load_script("dramatiq_idem", "record", "fence")
 UNDO = load_script("dramatiq_idem", "undo", by_text=True)
@@ -74,6 +75,7 @@ class ClaimProtocol:
         on_forgetful: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._guard, self._marker = settings.guard, settings.key("marker")
         self._quorums = quorums
         self._clock = clock
         self._new_token = new_token
@@ -103,7 +105,7 @@ class ClaimProtocol:
         started = self._clock()
         until = started + trusted(request.lease_ms, self._settings)
         try:
-            votes = yield self._to_all(self._claim_command(request, token, floor), everybody, self._is_answered)
+            votes = yield self._to_all(self._claim_command(request, token, floor, undo), everybody, self._is_answered)
             admitted = yield from admit(votes, self._settings)
             outcome = judge_claim(votes, self._quorums, floor)
             is_raised = isinstance(outcome, Unavailable) and asks_for_raise(votes)
@@ -115,7 +117,7 @@ class ClaimProtocol:
         for event in admitted:
             notify(self._observer, event)
         serves_now = is_raised or any(event.wait_ms == 0 for event in admitted)
-        if any(is_forgetful(vote) for vote in votes):
+        if any(map(is_forgetful, votes)):
             self._on_forgetful()
         if isinstance(outcome, Granted) and self._clock() < until:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
@@ -153,23 +155,22 @@ class ClaimProtocol:
         args = (record.text(), record.generation, request.retention_ms)
         command = Command(COMPLETE, (self._key(request),), args, worth=_COMPLETION_WORTH)
         votes = yield self._to_all(command, self._is_recorded)
-        if self._is_confirmed(votes):
+        if self._is_confirmed(Count.of(votes)):
             return Recorded(record)
         if any(vote.kind is VoteKind.REFUSED and vote.reply[0] == "gone" for vote in votes):
             return Recorded(record, is_forgotten=True)
-        found = agreed(_completions(votes), self._quorums)
+        found = agreed(_completions(votes, record), self._quorums)
         return Recorded(found) if found else None
 
-    def _is_confirmed(self, votes: Sequence[Vote | None]) -> bool:
+    def _is_confirmed(self, count: Count) -> bool:
         """Return whether W nodes hold the very record that was sent."""
-        return sum([vote is not None and vote.kind is VoteKind.GRANTED for vote in votes]) >= self._quorums.write
+        return count.granted >= self._quorums.write
 
-    def _is_recorded(self, votes: Sequence[Vote | None]) -> bool:
-        return self._is_confirmed(votes) or None not in votes
+    def _is_recorded(self, count: Count) -> bool:
+        return not count.missing or self._is_confirmed(count)
 
-    def _is_answered(self, votes: Sequence[Vote | None]) -> bool:
-        answers = sum([vote is not None and vote.kind is not VoteKind.UNKNOWN for vote in votes])
-        return answers >= max(self._quorums.lease, self._quorums.absence)
+    def _is_answered(self, count: Count) -> bool:
+        return count.granted + count.refused >= self._quorums.answers
 
     def fence(self, claim: Claim) -> Plan[int | None]:
         """Return the fencing token of a claim; None if it is no longer certain to be ours.
@@ -191,13 +192,11 @@ class ClaimProtocol:
         votes = yield self._to_all(command, is_decided)
         return tally(votes) is Verdict.GRANTED
 
-    def _claim_command(self, request: ClaimRequest, token: str, floor: int) -> Command:
-        keys = (self._key(request), self._settings.key("marker"))
+    def _claim_command(self, request: ClaimRequest, token: str, floor: int, undo: Command) -> Command:
+        keys = (self._key(request), self._marker)
         about = about_text(request.fingerprint, request.message_id)
-        args = (token, request.lease_ms, self._settings.guard, request.retention_ms, about, floor)
-        if request.replays_failures:
-            return Command(CLAIM, keys, (*args, "failed"), self._undo_command(request, token))
-        return Command(CLAIM, keys, args, self._undo_command(request, token))
+        args = (token, request.lease_ms, self._guard, request.retention_ms, about, floor)
+        return Command(CLAIM, keys, (*args, "failed") if request.replays_failures else args, undo)
 
     def _undo_command(self, request: ClaimRequest, token: str) -> Command:
         return Command(UNDO, (self._key(request),), (token,), worth=self._settings.max_ttl)
@@ -209,8 +208,7 @@ class ClaimProtocol:
         return Broadcast.to_all(command, self._quorums.nodes, self._settings.node_timeout, enough, linger)
 
 
-def _completions(votes: list[Vote]) -> list[Record]:
-    """Return the completions that nodes answered with."""
-    texts = [vote.reply[0] for vote in votes if vote.kind is VoteKind.GRANTED]
-    texts += [vote.reply[1] for vote in votes if vote.kind is VoteKind.REFUSED and vote.reply[0] == "done"]
-    return [Record.parse(str(text)) for text in texts]
+def _completions(votes: list[Vote], ours: Record) -> list[Record]:
+    """Return the completions that stand on the nodes that answered: ours where it was taken."""
+    texts = [vote.reply[1] for vote in votes if vote.kind is VoteKind.REFUSED and vote.reply[0] == "done"]
+    return [Record.parse(text) for text in texts] + [ours for vote in votes if vote.kind is VoteKind.GRANTED]

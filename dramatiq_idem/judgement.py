@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 
 from dramatiq_idem.record import Quorums, Record
 from redlock import Vote, VoteKind
@@ -79,10 +80,12 @@ def judge_claim(
 ) -> Granted | Completed | Failed | Busy | Unavailable | Outdated:
     """Return what the answers of all nodes to a claim of at least generation `floor` mean."""
     answers = [answer for vote in votes if (answer := _Answer.of(vote))]
-    known = max((answer.generation for answer in answers), default=0)
-    done = [answer for answer in answers if answer.said == "done" and answer.generation == known]
-    granted = [answer for answer in answers if answer.said == "granted"]
-    busy = [answer for answer in answers if answer.said == "busy"]
+    known = max([answer.generation for answer in answers], default=0)
+    said: dict[str, list[_Answer]] = {"done": [], "granted": [], "failed": [], "busy": [], "not admitted": []}
+    for answer in answers:
+        said[answer.said].append(answer)
+    done = [answer for answer in said["done"] if answer.generation == known]
+    granted, busy = said["granted"], said["busy"]
     rights = [answer for answer in answers if answer.has_rights]
     if done and (any(answer.has_rights for answer in done) or len(rights) >= quorums.absence):
         records = [answer.record for answer in done if answer.record]
@@ -91,12 +94,12 @@ def judge_claim(
     current = [answer for answer in granted if answer.generation == known]
     if len(current) < len(granted) and known > floor:
         return Outdated(known)
-    failed = [answer for answer in answers if answer.said == "failed" and answer.generation == known]
+    failed = [answer for answer in said["failed"] if answer.generation == known]
     current += failed  # neither run nor completed there; one that remembers the failure is enough
     absent = [answer for answer in current if answer.has_rights]
     if not done and len(current) >= quorums.lease and len(absent) >= quorums.absence:
         if failures := [answer.record for answer in failed if answer.record]:
-            return Failed(max(failures, key=lambda record: record.fence))
+            return Failed(max(failures, key=attrgetter("fence")))
         return _granted([answer.record for answer in current if answer.record])
     holders = [answer.record for answer in busy if answer.record]
     if holders:
@@ -112,12 +115,12 @@ def is_forgetful(vote: Vote) -> bool:
 
 
 def _granted(claims: list[Record]) -> Granted:
-    best = max(claims, key=lambda record: record.fence)
-    takeovers = max(record.takeovers for record in claims)
+    best = max(claims, key=attrgetter("fence"))
+    takeovers = max([record.takeovers for record in claims])
     before = [Record.parse(record.tail) for record in claims if record.tail]
     is_contested = takeovers > 0 or any(record.takeovers > 0 for record in before)
-    fences = tuple(record.fence for record in claims)
-    return Granted(replace(best, takeovers=takeovers) if takeovers else best, fences, is_contested)
+    fences = tuple([record.fence for record in claims])
+    return Granted(best._replace(takeovers=takeovers), fences, is_contested)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
 from dramatiq_idem.errors import ForgetError
@@ -108,7 +108,7 @@ class MemoryStore:
             entry = self._owned(claim)
             if entry is not None:
                 takeovers = max(entry.record.takeovers, int(claim.is_contested))  # the sign stays
-                entry.record = replace(entry.record, state=state, token="", takeovers=takeovers, tail=reason)
+                entry.record = entry.record._replace(state=state, token="", takeovers=takeovers, tail=reason)
         return entry is not None
 
     def completion(self, name: str) -> Record | None:

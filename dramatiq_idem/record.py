@@ -17,7 +17,8 @@ A key's record goes through these states on each node; the scripts in ``lua`` ar
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from redlock import quorum_size
@@ -41,8 +42,7 @@ COUNTER_STEP = 2**20
 _STATES = {state.value: state for state in State}
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What one node has under a key.
 
     Args:
@@ -102,7 +102,7 @@ class Record:
 
     def completed(self, result: str) -> Record:
         """Return the record of this run's completion, with its result as JSON or nothing."""
-        return replace(self, state=State.DONE, deadline_ms=0, tail=result)
+        return self._replace(state=State.DONE, deadline_ms=0, tail=result)
 
 
 def about_text(fingerprint: str, message_id: str) -> str:
@@ -135,6 +135,11 @@ class Quorums:
     def remembering(self) -> int:
         """Nodes that a repair has to read: so many that they meet every completion and every claim under way."""
         return self.nodes - min(self.write, self.lease) + 1
+
+    @property
+    def answers(self) -> int:
+        """Nodes whose answers can be enough to decide about a claim."""
+        return max(self.lease, self.absence)
 
     @property
     def absence(self) -> int:

@@ -28,7 +28,7 @@ from redlock.marker import Marker
 from redlock.node import nodes_id, parse_nodes
 from redlock.plan import Broadcast, Clock, Command, Enough, Plan, Sleep, everybody, nobody, take_back
 from redlock.protocol import LockProtocol, trusted
-from redlock.quorum import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
+from redlock.quorum import Count, Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
 from redlock.renewal import Holding
 from redlock.renewer import Renewer
 from redlock.scripts import ADMISSION, Script
@@ -45,6 +45,7 @@ __all__ = [
     "Broadcast",
     "Clock",
     "Command",
+    "Count",
     "Enough",
     "Event",
     "Facts",

@@ -75,8 +75,8 @@ def _kept(refusal: Refusal | None, settings: Settings) -> Admission | None:
 
 def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
     """Write the markers that a round of votes asked for, and return what was written."""
-    if not any(vote.reply and (vote.kind is VoteKind.UNKNOWN or isinstance(vote.reply[-1], tuple)) for vote in votes):
-        return []  # as nearly always: nobody refused to vote
+    if not any(map(_is_refusal, votes)):  # as nearly always
+        return []
     decisions = decide(votes, settings)
     answers = yield from _write(decisions, settings)
     given = yield from _write(_entitlements(decisions, answers), settings)
@@ -85,6 +85,11 @@ def admit(votes: Sequence[Vote], settings: Settings) -> Plan[list[Admitted]]:
         for decision, answer, gift in zip(decisions, answers, given, strict=True)
         if decision and answer.kind is VoteKind.GRANTED
     ]
+
+
+def _is_refusal(vote: Vote) -> bool:
+    """Return whether a node said that it may not vote, or that it may not beside its answer."""
+    return bool(vote.reply) and (vote.kind is VoteKind.UNKNOWN or isinstance(vote.reply[-1], tuple))
 
 
 def _entitlements(decisions: Sequence[Admission | None], answers: Sequence[Vote]) -> Sequence[Admission | None]:

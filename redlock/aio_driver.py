@@ -12,7 +12,7 @@ from redlock.aio_fanout import AsyncFanout
 from redlock.clock import clock
 from redlock.events import Observer, log_event
 from redlock.node import Node, NodeSource, parse_nodes
-from redlock.plan import Plan, Sleep, Step
+from redlock.plan import Broadcast, Plan, Sleep, Step
 from redlock.renewal import Holding, Renewals
 
 __all__ = ["AsyncNodes", "AsyncRenewer"]
@@ -57,27 +57,26 @@ class AsyncNodes:
             self._running -= 1
 
     async def _run(self, plan: Plan[T]) -> T:
-        resume: Callable[[], Step] = plan.__next__
+        resume: Callable[[Any], Step] = plan.send
+        value: Any = None
         is_interrupted = False
         while True:
             try:
-                step = resume()
+                step = resume(value)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
-                value = await (self._shielded(step) if is_interrupted else self._carry_out(step))
+                resume, value = plan.send, await (self._shielded(step) if is_interrupted else self._carry_out(step))
             except BaseException as error:  # noqa: BLE001 - the plan decides, and raises it again
                 is_interrupted = True
-                resume = _bound(plan.throw, error)
-            else:
-                resume = _bound(plan.send, value)
+                resume, value = plan.throw, error
 
     async def _carry_out(self, step: Step) -> Any:
+        if isinstance(step, Broadcast):
+            return (await self._fanout.ask((step,)))[0]
         if isinstance(step, Sleep):
             return await asyncio.sleep(step.seconds)
-        if isinstance(step, tuple):
-            return await self._fanout.ask(step)
-        return (await self._fanout.ask([step]))[0]
+        return await self._fanout.ask(step)
 
     async def _shielded(self, step: Step) -> Any:
         task = asyncio.ensure_future(self._carry_out(step))
@@ -153,7 +152,3 @@ class AsyncRenewer:
                 self._ended.set()
             for tell in self._renewals.lost(due):
                 asyncio.get_running_loop().call_soon(tell)
-
-
-def _bound(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:
-    return lambda: function(argument)

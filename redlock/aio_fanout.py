@@ -1,7 +1,7 @@
 """The fan-out of the asyncio driver: the same links and questions, watched by an event loop.
 
 Everything runs on the loop, so nobody has to lead. What is asked within one turn of the loop leaves as one pipeline per
-node. Only connecting happens elsewhere, on a short-lived thread per node.
+node. Only connecting happens elsewhere, on a helper thread.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import Observer
-from redlock.members import OPENING_LINGER, Member, Members
+from redlock.helper import Helper
+from redlock.member import Member
+from redlock.members import OPENING_LINGER, Members
 from redlock.node import Node
 from redlock.plan import Broadcast, Clock, nobody
 from redlock.question import Question, is_for_all
@@ -33,6 +35,7 @@ class _WatchedMembers(Members):
     ) -> None:
         super().__init__(nodes, timeout, clock, observer)
         self._loop = loop
+        self._helper = Helper()
         self.opened = asyncio.Event()
 
     def watch(self, member: Member) -> None:
@@ -42,9 +45,16 @@ class _WatchedMembers(Members):
         self._loop.remove_reader(member.link.fileno)
         self._loop.remove_writer(member.link.fileno)
 
+    def begin(self, opening: Callable[[], None], *, may_wait: bool) -> None:
+        self._helper.do(opening, may_wait=may_wait)
+
     def on_opened(self) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.opened.set)
+
+    def close(self) -> None:
+        super().close()
+        self._helper.end()
 
     async def connect(self, deadline: float, *, waits_for_all: bool) -> None:
         """Open what may be opened; wait for it, until a moment, only where no quorum is connected."""
@@ -167,7 +177,7 @@ class AsyncFanout:
         if self._sweeper is None and self._loop is not None and self._members.is_owing:
             self._sweeper = self._loop.create_task(self._sweep())
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, _deadline: float | None = None) -> None:
         """Make sure that somebody looks when the next question is overdue."""
         if self._loop is None or not self._open:
             return

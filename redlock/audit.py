@@ -120,8 +120,8 @@ def _inspect(report: NodeReport, connection: AbstractConnection, settings: Setti
         clock_offset=statistics.median(offsets) if offsets else None,
     )
     info = ask("INFO")
-    if isinstance(info, bytes):
-        facts = Facts.parse(info.decode(errors="replace"), _config(ask))
+    if isinstance(info, str):
+        facts = Facts.parse(info, _config(ask))
         report = replace(report, facts=facts, findings=tuple(judge(facts)))
     else:
         report = report.with_finding(
@@ -138,17 +138,17 @@ def _config(ask: Callable[..., Any]) -> dict[str, str]:
     for name in ("appendfsync", "save"):
         answer = ask("CONFIG", "GET", name)
         values = list(answer.values()) if isinstance(answer, dict) else answer[1:2] if isinstance(answer, list) else []
-        if values and isinstance(values[0], bytes):
-            pairs[name] = values[0].decode(errors="replace")
+        if values and isinstance(values[0], str):
+            pairs[name] = values[0]
     return pairs
 
 
 def _read_marker(report: NodeReport, ask: Callable[..., Any], settings: Settings) -> NodeReport:
     text = ask("GET", settings.key("marker"))
-    if not isinstance(text, bytes):
+    if not isinstance(text, str):
         return report
     with contextlib.suppress(ValueError):
-        report = replace(report, marker=Marker.parse(text.decode(errors="replace")))
+        report = replace(report, marker=Marker.parse(text))
     marker = report.marker
     if marker is not None and marker.nodes not in ("-", settings.nodes_id):
         report = report.with_finding(

@@ -18,11 +18,11 @@ class LockCommands:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._marker = settings.key("marker")
+        self._guard, self._marker = settings.guard, settings.key("marker")
 
     def acquire(self, resource: str, token: str, ttl_ms: int) -> Command:
         """Return the command that grants a lease, with its undo."""
-        args = (token, ttl_ms, self._settings.guard, self._settings.counter_life_ms)
+        args = (token, ttl_ms, self._guard, self._settings.counter_life_ms)
         keys = (self._lock(resource), self._marker, self._fence(resource))
         return Command(ACQUIRE, keys, args, self.undo(resource, token))
 
@@ -32,7 +32,7 @@ class LockCommands:
 
     def extend(self, resource: str, token: str, ttl_ms: int) -> Command:
         """Return the command that lengthens a lease."""
-        return Command(EXTEND, (self._lock(resource), self._marker), (token, ttl_ms, self._settings.guard))
+        return Command(EXTEND, (self._lock(resource), self._marker), (token, ttl_ms, self._guard))
 
     def heal(self, resource: str, token: str, until_ms: int, fence: int) -> Command:
         """Return the command that puts a lease back, until a time of the node's own clock."""
@@ -46,7 +46,7 @@ class LockCommands:
     def counter(self, resource: str, token: str) -> Command:
         """Return the command that reads the fencing counter."""
         keys = (self._lock(resource), self._marker, self._fence(resource))
-        return Command(COUNTER, keys, (token, self._settings.guard, self._settings.counter_life_ms))
+        return Command(COUNTER, keys, (token, self._guard, self._settings.counter_life_ms))
 
     def fence(self, resource: str, token: str, value: int) -> Command:
         """Return the command that raises the fencing counter."""

@@ -11,7 +11,7 @@ from redlock.clock import clock
 from redlock.events import Observer, log_event
 from redlock.fanout import Fanout
 from redlock.node import Node, NodeSource, parse_nodes
-from redlock.plan import Plan, Sleep, Step
+from redlock.plan import Broadcast, Plan, Sleep, Step
 from redlock.protocol import check_nodes
 
 __all__ = ["Nodes"]
@@ -62,25 +62,24 @@ class Nodes:
                 self._running -= 1
 
     def _run(self, plan: Plan[T]) -> T:
-        resume: Callable[[], Step] = plan.__next__
+        resume: Callable[[Any], Step] = plan.send
+        value: Any = None
         while True:
             try:
-                step = resume()
+                step = resume(value)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
-                value = self._carry_out(step)
+                resume, value = plan.send, self._carry_out(step)
             except BaseException as error:  # noqa: BLE001 - the plan decides, and raises it again
-                resume = _bound(plan.throw, error)
-            else:
-                resume = _bound(plan.send, value)
+                resume, value = plan.throw, error
 
     def _carry_out(self, step: Step) -> Any:
+        if isinstance(step, Broadcast):
+            return self._fanout.ask((step,))[0]
         if isinstance(step, Sleep):
             return time.sleep(step.seconds)
-        if isinstance(step, tuple):
-            return self._fanout.ask(step)
-        return self._fanout.ask([step])[0]
+        return self._fanout.ask(step)
 
     def check(self) -> None:
         """Connect to all nodes that can be reached.
@@ -98,7 +97,3 @@ class Nodes:
         while self._running and clock() < give_up:
             time.sleep(_CLOSING_PAUSE)
         self._fanout.close()
-
-
-def _bound(function: Callable[[Any], Any], argument: Any) -> Callable[[], Any]:
-    return lambda: function(argument)

@@ -4,6 +4,7 @@ Each node has one FIFO connection. Whichever thread finds nobody at it leads: it
 threads as one pipeline per node, reads the replies and hands them out. When its own are decided it passes the lead on
 to a thread that still waits, together with the connections and what is in flight on them.
 
+- Who asks while the leading thread waits for answers disturbs it, but for a moment in which these mostly come.
 - Nothing waits without a bound: a broadcast ends at its time-out, whatever sockets and nodes do.
 - The lead is left through `finally` only. An exception that hits the leading thread (an interrupt of the job that it
   runs for) closes the connections in use, each after its undo, and everybody who waits gets an unknown vote.
@@ -13,6 +14,7 @@ to a thread that still waits, together with the connections and what is in fligh
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -21,8 +23,9 @@ from collections.abc import Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import Observer
-from redlock.members import Member
+from redlock.helper import Helper
 from redlock.node import Node
+from redlock.party import Party
 from redlock.plan import Broadcast, Clock, nobody
 from redlock.polling import PolledMembers
 from redlock.question import Question, is_for_all
@@ -34,43 +37,10 @@ _SWEEP_PAUSE = 0.05
 """Seconds between two looks after nodes that are owed something."""
 _GRACE = 0.05
 """Seconds after its deadline at which a waiting thread stops to rely on the leading one."""
-
-
-class _Party:
-    """The questions that one thread asks at once, and how it is woken."""
-
-    __slots__ = ("_open", "_wake", "questions")
-
-    def __init__(self, broadcasts: Sequence[Broadcast], members: Sequence[Member], clock: Clock) -> None:
-        self.questions = [Question(broadcast, members, clock, self._settled) for broadcast in broadcasts]
-        self._open = len(self.questions)
-        self._wake = threading.Lock()
-        self._wake.acquire()
-
-    @property
-    def is_open(self) -> bool:
-        return self._open > 0
-
-    @property
-    def deadline(self) -> float:
-        return max(question.overdue_at for question in self.questions)
-
-    def give_up(self) -> None:
-        """Settle what is open with the votes that are there."""
-        for question in self.questions:
-            question.settle()
-
-    def _settled(self) -> None:
-        self._open -= 1
-        if not self._open:
-            self.wake()
-
-    def wake(self) -> None:
-        if self._wake.locked():
-            self._wake.release()
-
-    def sleep(self, timeout: float) -> None:
-        self._wake.acquire(timeout=max(0.0, timeout))
+_PATIENCE = 0.0003
+"""Seconds that the leading thread waits for answers before a new question disturbs it: most come sooner."""
+_LONGEST_PATIENCE = 0.003
+"""Seconds after which a question that came sooner than that, and is still there, does so."""
 
 
 class Fanout:
@@ -92,12 +62,14 @@ class Fanout:
         _FANOUTS.add(self)
 
     def _start_afresh(self) -> None:
-        self._members = PolledMembers(self._nodes, self._timeout, self._clock, self._observer)
+        self._helper = Helper()
+        self._members = PolledMembers(self._nodes, self._timeout, self._clock, self._observer, self._helper)
         self._mutex = threading.Lock()
-        self._inbox: list[_Party] = []
-        self._active: list[_Party] = []
-        self._leader: _Party | None = None
-        self._sweeper: threading.Thread | None = None
+        self._inbox: list[Party] = []
+        self._active: list[Party] = []
+        self._leader: Party | None = None
+        self._due_at = math.inf
+        self._sweeps = False
         self._refuses = self._closed = False
 
     def after_fork(self) -> None:
@@ -118,7 +90,7 @@ class Fanout:
         """
         if self._refuses and any(broadcast.enough is not nobody for broadcast in broadcasts):
             raise SettingsError("closed: the connections to the nodes are not opened again")
-        party = _Party(broadcasts, self._members.all, self._clock)
+        party = Party(broadcasts, self._members.all, self._clock, self._hurry)
         try:
             with self._mutex:
                 self._inbox.append(party)
@@ -135,7 +107,7 @@ class Fanout:
         """Take no more questions, and let nobody wait; what only takes something back is still sent."""
         if not self._refuses:
             self._refuses = True
-            self._members.wake()
+            self._members.disturb()
 
     def close(self) -> None:
         """Close all connections; whoever still waits gets unknown votes."""
@@ -144,21 +116,29 @@ class Fanout:
             if self._leader is None and not self._closed:
                 self._members.close()
             self._closed = True
+        self._helper.end()
 
     # -- leading and following
 
-    def _follow(self, party: _Party) -> bool:
+    def _follow(self, party: Party) -> bool:
         """Wait until the leading thread has the answers, or passes the lead on (True)."""
+        now = self._clock()
+        if now - self._members.waits_since >= _PATIENCE:
+            self._members.disturb()
+        until = now + _LONGEST_PATIENCE
         while party.is_open:
-            party.sleep(party.deadline + _GRACE - self._clock())
+            party.sleep(until - self._clock())
             with self._mutex:
                 if self._leader is party:
                     return True
-                if party.is_open and self._clock() >= party.deadline + _GRACE:
-                    return False
+            if party.is_open and self._clock() >= party.deadline + _GRACE:
+                return False
+            if party in self._inbox:
+                self._members.disturb()
+            until = party.deadline + _GRACE
         return False
 
-    def _leave(self, party: _Party) -> None:
+    def _leave(self, party: Party) -> None:
         """Stop waiting; pass the lead on if this thread has it."""
         party.give_up()
         with self._mutex:
@@ -166,14 +146,26 @@ class Fanout:
                 self._inbox.remove(party)
             if self._leader is not party:
                 return
-            self._leader = next((other for other in self._active + self._inbox if other.is_open), None)
+            settled = self._settled()
+            self._leader = next(iter(self._active or self._inbox), None)
             if self._leader:
-                self._leader.wake()
+                self._leader.wake()  # first: whoever has its answers can wait for the one who fetches those of others
+        for other in settled:
+            other.wake()
 
-    def _lead(self, party: _Party) -> None:
+    def _settled(self) -> list[Party]:
+        """Take out those who have their answers."""
+        settled = [party for party in self._active if not party.is_open]
+        if settled:
+            self._active = [party for party in self._active if party.is_open]
+        return settled
+
+    def _lead(self, party: Party) -> None:
         try:
             while party.is_open:
                 self._take_in()
+                for other in self._settled():
+                    other.wake()
                 if party.is_open:
                     self._exchange()
         except BaseException:
@@ -185,50 +177,70 @@ class Fanout:
         self._members.drop_in_use("the thread that asked for all was interrupted")
         for party in self._active:
             party.give_up()
-        self._active.clear()
 
     # -- one turn of the leading thread
 
     def _take_in(self) -> None:
         """Send what has come in since the last turn."""
+        if not self._inbox:
+            return
         with self._mutex:
             parties, self._inbox = self._inbox, []
             self._active += parties
-        if not parties:
-            return
         questions = [question for party in parties for question in party.questions]
+        if not self._members.is_ready:
+            self._connect(questions)
+        for question in questions:
+            self._hurry(question.overdue_at)
+            question.send()
+        self._members.flush()
+        if not self._members.is_ready:
+            self._sweep_soon()
+
+    def _connect(self, questions: Sequence[Question]) -> None:
         waiting = [question.overdue_at for question in questions if question.broadcast.enough is not nobody]
         waits_for_all = any(is_for_all(question.broadcast) for question in questions)
         self._members.connect(min(waiting, default=self._clock()), waits_for_all=waits_for_all)
-        for question in questions:
-            question.send()
-        self._members.flush()
-        if self._sweeper is None and self._members.is_owing:
-            self._sweeper = threading.Thread(target=self._sweep, name="redlock-sweeper", daemon=True)
-            self._sweeper.start()
+        self._hurry(self._members.due_at)  # what was owed is on its way, too
+
+    def _hurry(self, deadline: float) -> None:
+        """Look after what is overdue at a moment, or sooner."""
+        self._due_at = min(self._due_at, deadline)
 
     def _exchange(self) -> None:
         """Read and write until the next answer or deadline."""
-        self._active = [party for party in self._active if party.is_open]
-        waiting = [question for party in self._active for question in party.questions if question.is_open]
-        if waiting:
-            self._members.exchange(min(question.deadline for question in waiting))
+        self._members.exchange(self._due_at, self._inbox)
         now = self._clock()
+        if now >= self._due_at or self._refuses:
+            self._settle_overdue(now)
+
+    def _settle_overdue(self, now: float) -> None:
         self._members.expire(now)
+        waiting = [question for party in self._active for question in party.questions if question.is_open]
         for question in waiting:
             if question.deadline <= now or self._refuses:
                 question.settle()
+        self._due_at = self._members.due_at
+        for question in waiting:
+            if question.is_open:
+                self._hurry(question.deadline)
 
     # -- what nodes that were away have still to be told
 
+    def _sweep_soon(self) -> None:
+        with self._mutex:
+            if self._sweeps or self._closed or not self._members.is_owing:
+                return
+            self._sweeps = True
+        self._helper.do(self._sweep, may_wait=True)
+
     def _sweep(self) -> None:
         """Come by until nothing is owed any more: each turn of a leading thread reconnects and sends what is owed."""
-        poke = Broadcast((None,) * len(self._nodes), self._timeout, nobody)
-        while not self._closed and self._members.is_owing:
-            time.sleep(_SWEEP_PAUSE)
-            with contextlib.suppress(SettingsError):
-                self.ask([poke])
-        self._sweeper = None
+        time.sleep(_SWEEP_PAUSE)
+        with contextlib.suppress(SettingsError):
+            self.ask([Broadcast((None,) * len(self._nodes), self._timeout, nobody)])
+        self._sweeps = False
+        self._sweep_soon()
 
 
 _FANOUTS: weakref.WeakSet[Fanout] = weakref.WeakSet()

@@ -26,6 +26,8 @@ from redlock.wire import closing_fault, disconnect, packed, socket_of, talk
 __all__ = ["Link"]
 
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_MOST_READ = 65_536
+"""Bytes that are read at once."""
 _MOST_UNANSWERED = 10_000
 """Slots of a link before it is given up: a bound for a node that neither answers nor fails."""
 
@@ -36,17 +38,20 @@ class Link:
     Args:
         node: Where it leads.
         clock: Seconds, to know how long replies take.
+        index: The node's place among the votes.
     """
 
-    def __init__(self, node: Node, clock: Clock) -> None:
+    def __init__(self, node: Node, clock: Clock, index: int = 0) -> None:
         self.node = node
+        self._index = index
         self._clock = clock
         self._connection: AbstractConnection | None = None
         self._socket: socket.socket | None = None
         self._reader: Any = None
         self._slots: deque[Slot] = deque()
         self._unsent = bytearray()
-        self._sent = 0
+        self._room = memoryview(bytearray(_MOST_READ))  # kept: a new one for each read is what reading would cost most
+        self._sent = self._answered = 0
         self._texts: dict[str, int] = {}
         self.run_id: str | None = None
         self.fileno = -1
@@ -93,7 +98,6 @@ class Link:
         """
         sha = slot.command.script.sha
         self._sent += 1
-        slot.sent_as = self._sent
         by_text = sha not in self._texts
         if by_text:
             self._texts[sha] = self._sent
@@ -129,15 +133,17 @@ class Link:
         if sock is None:
             return
         try:
-            data = sock.recv(65_536)
-            if not data:
+            size = sock.recv_into(self._room)
+            if not size:
                 raise NodeFaultError("the server closed the connection")
-            self._reader.feed(data)
+            self._reader.feed(self._room[:size])
             while isinstance(sock, ssl.SSLSocket) and sock.pending():
-                self._reader.feed(sock.recv(65_536))
+                self._reader.feed(self._room[: sock.recv_into(self._room)])
+            now = self._clock()
             while (reply := self._reader.gets()) is not PENDING:
-                self._hand_out(reply)
-            self.flush()  # what has to be sent again
+                self._hand_out(reply, now)
+            if self._unsent:
+                self.flush()  # what has to be sent again
         except _WOULD_BLOCK:
             return
         except ProtocolError as error:
@@ -145,25 +151,26 @@ class Link:
         except OSError as error:
             raise NodeFaultError(f"{type(error).__name__}: {error}") from error
 
-    def _hand_out(self, reply: Any) -> None:
+    def _hand_out(self, reply: Any, now: float) -> None:
         if not self._slots:
             raise NodeFaultError("a reply that nobody asked for")
         slot = self._slots.popleft()
+        self._answered += 1
         if slot.is_wanted:  # others may have lain in the socket until somebody read them
-            self.usual += (self._clock() - slot.sent_at - self.usual) / 8
+            self.usual += (now - slot.sent_at - self.usual) / 8
         if isinstance(reply, ReplyError):
             if str(reply).startswith("NOSCRIPT"):
                 self._send_again(slot)
                 return
             if fault := closing_fault(reply):
-                slot.answer(fault)
+                slot.answer(self._index, fault, now)
                 raise fault
-        slot.answer(reply)
+        slot.answer(self._index, reply, now)
 
     def _send_again(self, slot: Slot) -> None:
         """Send a command again whose script the server does not know (any more); its text once for all of them."""
         sha = slot.command.script.sha
-        if self._texts.get(sha, 0) <= slot.sent_as:
+        if self._texts.get(sha, 0) <= self._answered:  # sent before this one, or with it
             self._texts.pop(sha, None)
         # What has an undo may be meant no more; anything else must still happen.
         if slot.is_wanted or slot.command.undo is None:
@@ -190,8 +197,9 @@ class Link:
                 owed += undos
             disconnect(connection)
         self._unsent.clear()
+        now = self._clock()
         for slot in slots:
-            slot.answer(fault)
+            slot.answer(self._index, fault, now)
         return owed
 
     def abandon(self) -> None:
@@ -214,9 +222,9 @@ def _check_server(info: Any, tolerated: Collection[str]) -> str | None:
         if str(info).startswith("NOPERM") or "unknown command" in str(info).lower():
             return None
         raise closing_fault(info) or NodeFaultError(str(info))
-    if not isinstance(info, bytes):
+    if not isinstance(info, str):
         raise NodeFaultError(f"not a Redis server (INFO answered {str(info)[:40]!r})", permanent=True)
-    facts = Facts.parse(info.decode(errors="replace"))
+    facts = Facts.parse(info)
     if finding := unfit(facts, tolerated):
         # a replica may be promoted any time; the rest stays until somebody changes a setting
         raise NodeFaultError(f"{finding.text}; {finding.remedy}", permanent=finding.rule != "replica")

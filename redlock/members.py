@@ -7,70 +7,23 @@ background afterwards; but where no quorum is connected, all are tried at once a
 
 from __future__ import annotations
 
+import functools
 import math
-import random
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import NodeDown, NodeTimed, NodeUp, Observer, notify
 from redlock.link import Link
-from redlock.node import NO_TLS_HINT, Node, NodeFaultError
-from redlock.plan import Clock, Command
-from redlock.quorum import Vote, VoteKind, quorum_size
-from redlock.slot import Slot
+from redlock.member import Member
+from redlock.node import Node, NodeFaultError
+from redlock.plan import Clock
+from redlock.quorum import quorum_size
 
-__all__ = ["OPENING_LINGER", "Member", "Members"]
+__all__ = ["OPENING_LINGER", "Members"]
 
-_MOST_OWED = 10_000
-"""Commands that are kept for a node that cannot be reached; beyond that the oldest are forgotten."""
 OPENING_LINGER = 0.25
 """Seconds for which the first call waits for further nodes once a quorum is connected."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Seconds for which a node that failed is left out: doubled at each failure in a row, with jitter."""
 _TIMING = 5.0
-
-
-class Member:
-    """One node: its link, and when to try it again after a failure."""
-
-    def __init__(self, node: Node, clock: Clock) -> None:
-        self.node = node
-        self.link = Link(node, clock)
-        self.owed: deque[tuple[float, Command]] = deque(maxlen=_MOST_OWED)
-        self.fault: NodeFaultError | None = None
-        self.failures = 0
-        self.was_late_to_object = False
-        """Whether it refused to vote when nobody listened any more: then it is waited for the next time."""
-        self.retry_at = -math.inf
-        self.opening: threading.Thread | None = None
-        self.opened: Link | NodeFaultError | None = None
-
-    def pause(self) -> float:
-        """Return how long to leave the node out after one more failure."""
-        self.failures += 1
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * float(2 ** min(self.failures - 1, 10)))
-        return pause * random.uniform(0.75, 1.0)
-
-    def owe(self, command: Command, now: float) -> None:
-        """Remember what the node has to be told once it is back, as long as that is worth it."""
-        if command.worth > 0:
-            self.owed.append((now + command.worth, command))
-
-    def pay(self, now: float, timeout: float) -> None:
-        """Queue what is owed on the open link; nobody waits for the replies."""
-        while self.owed:
-            worth_until, command = self.owed.popleft()
-            if worth_until > now:
-                self.link.send(Slot(command, None, 0, now, now + timeout))
-
-    def unknown(self, cause: str | None = None) -> Vote:
-        """Return this node's vote while it gives none: for the given cause, or for what is wrong with it."""
-        if cause or self.fault is None:
-            cause = cause or f"not connected yet{NO_TLS_HINT if self.node.is_tls else ''}"
-            return Vote(self.node.name, VoteKind.UNKNOWN, cause=cause)
-        return Vote(self.node.name, VoteKind.UNKNOWN, cause=self.fault.cause, permanent=self.fault.permanent)
 
 
 class Members:
@@ -84,11 +37,12 @@ class Members:
     """
 
     def __init__(self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer) -> None:
-        self.all = [Member(node, clock) for node in nodes]
+        self.all = [Member(node, clock, index) for index, node in enumerate(nodes)]
         self._timeout = timeout
         self._clock = clock
         self._observer = observer
         self._closed = False
+        self._is_complete = False
         self._timed_at = clock()
         self._misconfigured: SettingsError | None = None
 
@@ -98,6 +52,10 @@ class Members:
 
     def unwatch(self, member: Member) -> None:
         """Stop watching the socket of a link that is about to be closed."""
+        raise NotImplementedError
+
+    def begin(self, opening: Callable[[], None], *, may_wait: bool) -> None:
+        """Open a connection on another thread; it may wait its turn where a quorum is connected."""
         raise NotImplementedError
 
     def on_opened(self) -> None:
@@ -110,9 +68,16 @@ class Members:
         return sum(member.link.is_open for member in self.all) < quorum_size(len(self.all))
 
     @property
+    def due_at(self) -> float:
+        """When the first link has to be given up if it does not answer."""
+        return min(
+            [deadline for member in self.all if (deadline := member.link.deadline) is not None], default=math.inf
+        )
+
+    @property
     def is_opening(self) -> bool:
         """Whether a connection is being opened."""
-        return any(member.opening for member in self.all)
+        return any(member.is_opening for member in self.all)
 
     @property
     def is_owing(self) -> bool:
@@ -132,14 +97,13 @@ class Members:
         now = self._clock()
         is_short = self.is_short
         for member in self.all:
-            if not member.link.is_open and member.opening is None and (is_short or member.retry_at <= now):
-                name = f"redlock-connect-{member.node.name}"
-                member.opening = threading.Thread(target=self._open, args=(member,), name=name, daemon=True)
-                member.opening.start()
+            if not member.link.is_open and not member.is_opening and (is_short or member.retry_at <= now):
+                member.is_opening = True
+                self.begin(functools.partial(self._open, member), may_wait=not is_short)
         return is_short
 
     def _open(self, member: Member) -> None:
-        link = Link(member.node, self._clock)
+        link = Link(member.node, self._clock, member.index)
         try:
             link.open(self._timeout)
             if self._closed:
@@ -164,7 +128,7 @@ class Members:
             result = member.opened
             if result is None:
                 continue
-            member.opened = member.opening = None
+            member.opened, member.is_opening = None, False
             if isinstance(result, NodeFaultError):
                 self._failed(member, result)
                 continue
@@ -174,6 +138,7 @@ class Members:
             member.link, member.fault, member.failures = result, None, 0
             self.watch(member)
             member.pay(self._clock(), self._timeout)
+            self._is_complete = all(other.link.is_open for other in self.all)
 
     def _check_distinct(self, member: Member, link: Link) -> None:
         if "same_server" in member.node.tolerated:
@@ -190,7 +155,10 @@ class Members:
     def flush(self) -> None:
         """Write what was queued on the links, as far as the sockets take it."""
         for member in self.all:
-            self.guarded(member, member.link.flush)
+            try:
+                member.link.flush()
+            except NodeFaultError as fault:  # noqa: PERF203 - costs nothing where it is not raised
+                self.drop(member, fault)
 
     def guarded(self, member: Member, step: Callable[[], None]) -> None:
         """Do one step on a member's link; drop it if that fails."""
@@ -218,6 +186,7 @@ class Members:
 
     def drop(self, member: Member, fault: NodeFaultError) -> None:
         """Give a member's link up and leave it out for a while."""
+        self._is_complete = False
         if member.link.is_open:
             self.unwatch(member)
         self._failed(member, fault)
@@ -235,7 +204,7 @@ class Members:
 
     def close(self) -> None:
         """Close all links, each after its undo, also those that are just being opened."""
-        self._closed = True
+        self._closed, self._is_complete = True, False
         for member in self.all:
             opened, member.opened = member.opened, None
             if isinstance(opened, Link):

@@ -8,10 +8,9 @@ what the plan yields then, so that clean-up is written once, in the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from redlock.quorum import Vote, VoteKind
+from redlock.quorum import Count, Vote, VoteKind
 from redlock.scripts import Script
 
 __all__ = [
@@ -31,11 +30,10 @@ __all__ = [
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
 """Seconds that never jump: CLOCK_BOOTTIME where there is one, else monotonic."""
-Enough: TypeAlias = Callable[[Sequence["Vote | None"]], bool]
+Enough: TypeAlias = Callable[["Count"], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """One script call.
 
     Args:
@@ -55,18 +53,17 @@ class Command:
     worth: float = 0.0
 
 
-def everybody(votes: Sequence[Vote | None]) -> bool:
+def everybody(count: Count) -> bool:
     """Wait for all the nodes, or for the time-out."""
-    return None not in votes
+    return not count.missing
 
 
-def nobody(_votes: Sequence[Vote | None]) -> bool:
+def nobody(_count: Count) -> bool:
     """Do not wait: written in order behind what was sent before is enough."""
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(NamedTuple):
     """Ask the nodes at once.
 
     Args:
@@ -97,12 +94,11 @@ def take_back(undo: Command, votes: Sequence[Vote] | None, nodes: int, timeout: 
     """
     if votes is None:
         return Broadcast((undo,) * nodes, timeout, nobody)
-    commands = {VoteKind.GRANTED: undo, VoteKind.UNKNOWN: replace(undo, worth=0.0), VoteKind.REFUSED: None}
+    commands = {VoteKind.GRANTED: undo, VoteKind.UNKNOWN: undo._replace(worth=0.0), VoteKind.REFUSED: None}
     return Broadcast(tuple(commands[vote.kind] for vote in votes), timeout, nobody)
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(NamedTuple):
     """Do nothing for some seconds."""
 
     seconds: float

@@ -7,10 +7,12 @@ import os
 import select
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from redlock.events import Observer
-from redlock.members import OPENING_LINGER, Member, Members
+from redlock.helper import Helper
+from redlock.member import Member
+from redlock.members import OPENING_LINGER, Members
 from redlock.node import Node
 from redlock.plan import Clock
 
@@ -21,15 +23,19 @@ _IDLE = 0.02
 
 
 class PolledMembers(Members):
-    """Members, with the waiting of the thread driver; arguments as for `Members`."""
+    """Members, with the waiting of the thread driver; arguments as for `Members`, and who opens connections."""
 
-    def __init__(self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer) -> None:
+    def __init__(self, nodes: Sequence[Node], timeout: float, clock: Clock, observer: Observer, helper: Helper) -> None:
         super().__init__(nodes, timeout, clock, observer)
+        self._helper = helper
         self._opened = threading.Event()
         self._poll = select.poll()
         self._by_fd: dict[int, Member] = {}
         self._looked_at = 0.0
         self._waker: tuple[int, int] | None = None
+        self.waits_since = math.inf
+        """Since when the leading thread waits for the sockets; never, if it does not."""
+        self._is_disturbed = False
 
     def watch(self, member: Member) -> None:
         """Begin to poll a socket."""
@@ -41,14 +47,24 @@ class PolledMembers(Members):
         del self._by_fd[member.link.fileno]
         self._poll.unregister(member.link.fileno)
 
+    def begin(self, opening: Callable[[], None], *, may_wait: bool) -> None:
+        """Let the helper open a connection."""
+        self._helper.do(opening, may_wait=may_wait)
+
     def on_opened(self) -> None:
         """Wake the leading thread."""
         self._opened.set()
 
-    def wake(self) -> None:
-        """Make the thread that polls look up, once and for all: from any thread."""
-        if self._waker is not None:
+    def disturb(self) -> None:
+        """Make the thread that polls look up: from any thread."""
+        if self._waker is not None and not self._is_disturbed:
+            self._is_disturbed = True
             os.write(self._waker[1], b"!")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all nodes are connected, and were looked at a moment ago."""
+        return self._is_complete and self._clock() - self._looked_at <= _IDLE
 
     def connect(self, deadline: float, *, waits_for_all: bool) -> None:
         """Open what may be opened; wait for it, for half of the time until a moment, only where no quorum is connected.
@@ -73,14 +89,25 @@ class PolledMembers(Members):
             if not was_opened:
                 break
 
-    def exchange(self, until: float) -> None:
-        """Wait until a node can be read or written, or until a moment, and read and write."""
+    def exchange(self, until: float, waiting: Sequence[object] = ()) -> None:
+        """Wait until a node can be read or written, or until a moment, and read and write.
+
+        Args:
+            until: The moment, by the clock.
+            waiting: Whoever is in there, or comes in later and disturbs, is not kept waiting.
+        """
         self._looked_at = self._clock()
         for member in self.all:
             if member.link.wants_to_write:
                 self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)
-        for fd, event in self._poll.poll(math.ceil(max(0.0, until - self._clock()) * 1000)):
-            if fd not in self._by_fd:  # somebody wants the leading thread to look up
+        self.waits_since = self._looked_at
+        left = 0.0 if waiting else max(0.0, until - self._clock())
+        events = self._poll.poll(math.ceil(left * 1000))
+        self.waits_since = math.inf
+        for fd, event in events:
+            if fd not in self._by_fd:
+                self._is_disturbed = False
+                os.read(fd, 1)
                 continue
             member = self._by_fd[fd]
             if event & select.POLLOUT:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redlock.members import Member
+from redlock.member import Member
 from redlock.node import NodeFaultError
-from redlock.plan import Broadcast, Clock, Command, everybody, nobody
-from redlock.quorum import Vote, VoteKind
+from redlock.plan import Broadcast, Clock, everybody, nobody
+from redlock.quorum import Count, Vote, VoteKind
 from redlock.resp import ReplyError
 from redlock.slot import Slot
 from redlock.wire import packed, vote
@@ -32,7 +32,7 @@ class Question:
         members: The nodes.
         clock: Seconds.
         on_settled: Called once, when it is decided, overdue or given up.
-        on_hurry: Called when the deadline was moved forward.
+        on_hurry: Called with the deadline when it was moved forward.
     """
 
     __slots__ = (
@@ -41,6 +41,7 @@ class Question:
         "_on_hurry",
         "_on_settled",
         "broadcast",
+        "count",
         "deadline",
         "is_decided",
         "is_open",
@@ -54,7 +55,7 @@ class Question:
         members: Sequence[Member],
         clock: Clock,
         on_settled: Callable[[], None],
-        on_hurry: Callable[[], None] | None = None,
+        on_hurry: Callable[[float], None],
     ) -> None:
         self.broadcast = broadcast
         self._members = members
@@ -65,63 +66,72 @@ class Question:
         """When a node that has not answered is given up."""
         self.deadline = self.overdue_at
         """Until when this question waits; sooner if a quorum is there and the others only linger."""
-        self.votes: list[Vote | None] = [None] * len(broadcast.commands)
+        nodes = len(broadcast.commands)
+        self.votes: list[Vote | None] = [None] * nodes
+        self.count = Count(nodes, missing=nodes)
         self.is_open = True
         self.is_decided = False
 
     def send(self) -> None:
         """Queue the commands on the links that are open; nodes without one are unknown at once."""
         now = self._clock()
-        before: Command | None = None
+        slot: Slot | None = None
         data = b""
         for index, (command, member) in enumerate(zip(self.broadcast.commands, self._members, strict=True)):
             if command is None:
-                self.votes[index] = member.unknown("not asked")
+                self._note(index, member.unknown("not asked"))
             elif member.link.is_open:
-                if command is not before:  # mostly all nodes get the same
-                    before, data = command, packed(command)
-                member.link.send(Slot(command, self, index, now, self.overdue_at), data)
+                if slot is None or command is not slot.command:  # mostly all nodes get the same
+                    slot, data = Slot(command, self, now, self.overdue_at), packed(command)
+                member.link.send(slot, data)
             else:
-                self.votes[index] = member.unknown()
+                self._note(index, member.unknown())
                 member.owe(command, now)
-        self._consider()
+        self._consider(now)
 
-    def answered(self, index: int, reply: Any) -> None:
+    def answered(self, index: int, reply: Any, now: float) -> None:
         """Take one node's reply, or the NodeFaultError that ended its link."""
         member = self._members[index]
         if not self.is_open:
             member.was_late_to_object |= _objects(reply)
             return
         member.was_late_to_object = False
-        name = self._members[index].node.name
-        if self._clock() >= self.overdue_at:  # read late, as after a pause of this process: it says nothing about now
-            self.votes[index] = Vote(name, VoteKind.UNKNOWN, cause="no reply in time")
+        if now >= self.overdue_at:  # read late, as after a pause of this process: it says nothing about now
+            given = member.unknown("no reply in time")
         elif isinstance(reply, NodeFaultError):
-            self.votes[index] = Vote(name, VoteKind.UNKNOWN, cause=reply.cause, permanent=reply.permanent)
+            given = Vote(member.name, VoteKind.UNKNOWN, (), reply.cause, reply.permanent)
         else:
             command = self.broadcast.commands[index]
-            self.votes[index] = vote(name, reply, command.script.grants if command else 0)
-        self._consider()
+            given = vote(member.name, reply, command.script.grants if command else 0)
+        self._note(index, given)
+        self._consider(now)
 
-    def _consider(self) -> None:
+    def _note(self, index: int, given: Vote) -> None:
+        self.votes[index] = given
+        self.count.add(given)
+
+    def _consider(self, now: float) -> None:
         """Settle if the votes allow it; or note that they nearly do, and the rest should hurry."""
-        broadcast = self.broadcast
-        is_enough = broadcast.enough(self.votes)
-        missing = [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
-        if is_enough and not (missing and self._awaits(missing)):
+        broadcast, count = self.broadcast, self.count
+        is_enough = broadcast.enough(count)
+        if is_enough and not (count.missing and self._awaits_objection()):
             self.is_decided = True
             self.settle()
-        elif not self.is_decided and (is_enough or (broadcast.linger is not None and broadcast.linger(self.votes))):
+        elif not self.is_decided and (is_enough or (broadcast.linger is not None and broadcast.linger(count))):
             self.is_decided = True
-            if not self._awaits(missing):
-                usual = max(member.link.usual for member in missing)
-                self.deadline = min(self.overdue_at, self._clock() + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
-            if self._on_hurry is not None:
-                self._on_hurry()
+            if not self._awaits_objection():
+                usual = max([member.link.usual for member in self._missing()])
+                self.deadline = min(self.overdue_at, now + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
+                self._on_hurry(self.deadline)
 
-    def _awaits(self, missing: Sequence[Member]) -> bool:
+    def _missing(self) -> list[Member]:
+        return [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
+
+    def _awaits_objection(self) -> bool:
         """Return whether a node is missing whose objection nobody has heard, because it always comes too late."""
-        return self.broadcast.enough is not nobody and any(member.was_late_to_object for member in missing)
+        if self.broadcast.enough is nobody:
+            return False
+        return True in [member.was_late_to_object for member in self._missing()]
 
     def settle(self) -> None:
         """End the question with the votes that are there."""
@@ -131,6 +141,8 @@ class Question:
 
     def result(self) -> list[Vote]:
         """Return one vote per node; those that did not come are unknown."""
+        if None not in self.votes:
+            return self.votes  # type: ignore[return-value]
         cause = "not waited for" if self.is_decided else "no reply in time"
         return [given or member.unknown(cause) for given, member in zip(self.votes, self._members, strict=True)]
 
@@ -139,4 +151,4 @@ def _objects(reply: Any) -> bool:
     """Return whether a reply asks for something to be done about its node: that it be admitted, healed, or unlisted."""
     if isinstance(reply, ReplyError):
         return str(reply).startswith("TWICE")
-    return isinstance(reply, list) and ((reply[:1] == [-1] and reply[1:2] != [b"waiting"]) or reply[:2] == [0, b"gone"])
+    return isinstance(reply, list) and ((reply[:1] == [-1] and reply[1:2] != ["waiting"]) or reply[:2] == [0, "gone"])

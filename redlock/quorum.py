@@ -5,9 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["ROUNDING", "Verdict", "Vote", "VoteKind", "is_decided", "quorum_size", "retry_after", "tally", "validity"]
+__all__ = [
+    "ROUNDING",
+    "Count",
+    "Verdict",
+    "Vote",
+    "VoteKind",
+    "is_decided",
+    "quorum_size",
+    "retry_after",
+    "tally",
+    "validity",
+]
 
 ROUNDING = 0.002
 """Seconds taken off every lease for the servers' whole milliseconds. Source: redlock-rb, CLOCK_DRIFT_FACTOR's 2 ms."""
@@ -21,8 +32,7 @@ class VoteKind(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(NamedTuple):
     """One node's answer in one round.
 
     Args:
@@ -70,29 +80,60 @@ def validity(ttl: float, elapsed: float, drift: float) -> float:
     return ttl - elapsed - (ttl * drift + ROUNDING)
 
 
-def tally(votes: Sequence[Vote | None]) -> Verdict:
-    """Return what the votes of all configured nodes mean; a missing vote counts as unknown.
+@dataclass(slots=True)
+class Count:
+    """How a round stands.
 
-    Held means that no quorum could grant even if every unknown node had; anything else short of a quorum of grants
-    cannot be told from an outage.
+    Args:
+        nodes: Configured nodes.
+        granted: Nodes that granted so far.
+        refused: Nodes that refused so far.
+        missing: Nodes that have not answered yet; all others are unknown.
     """
-    granted = refused = 0
-    for vote in votes:
-        if vote is not None:
-            granted += vote.kind is VoteKind.GRANTED
-            refused += vote.kind is VoteKind.REFUSED
-    quorum = quorum_size(len(votes))
-    if granted >= quorum:
-        return Verdict.GRANTED
-    return Verdict.HELD if refused > len(votes) - quorum else Verdict.UNREACHABLE
+
+    nodes: int
+    granted: int = 0
+    refused: int = 0
+    missing: int = 0
+
+    @classmethod
+    def of(cls, votes: Sequence[Vote | None]) -> Count:
+        """Count the votes of all configured nodes; None for one that is missing."""
+        kinds = [vote and vote.kind for vote in votes]
+        return cls(len(kinds), kinds.count(VoteKind.GRANTED), kinds.count(VoteKind.REFUSED), kinds.count(None))
+
+    def add(self, vote: Vote) -> None:
+        """Take the vote of a node that was missing."""
+        self.missing -= 1
+        if vote.kind is VoteKind.GRANTED:
+            self.granted += 1
+        elif vote.kind is VoteKind.REFUSED:
+            self.refused += 1
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the votes mean; a missing vote counts as unknown.
+
+        Held means that no quorum could grant even if every unknown node had; anything else short of a quorum of
+        grants cannot be told from an outage.
+        """
+        quorum = quorum_size(self.nodes)
+        if self.granted >= quorum:
+            return Verdict.GRANTED
+        return Verdict.HELD if self.refused > self.nodes - quorum else Verdict.UNREACHABLE
 
 
-def is_decided(votes: Sequence[Vote | None]) -> bool:
+def tally(votes: Sequence[Vote]) -> Verdict:
+    """Return what the votes of all configured nodes mean; see `Count.verdict`."""
+    return Count.of(votes).verdict
+
+
+def is_decided(count: Count) -> bool:
     """Return whether no further vote can change the verdict, or none is to come.
 
     Short of that all are waited for: nodes that refuse to vote are admitted only when all have answered.
     """
-    return None not in votes or tally(votes) is not Verdict.UNREACHABLE
+    return not count.missing or count.verdict is not Verdict.UNREACHABLE
 
 
 def retry_after(votes: Sequence[Vote]) -> float | None:

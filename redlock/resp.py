@@ -41,13 +41,13 @@ class Reader:
     """Incremental reader of RESP2 replies and of the RESP3 types that scripts can return.
 
     Fed with any split of the bytes it returns the same replies; on anything else it raises ProtocolError and stays
-    unusable. Text stays bytes.
+    unusable. Text is decoded as UTF-8; what is none of it becomes replacement characters.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take more bytes from the server."""
         self._buffer += data
 
@@ -76,7 +76,7 @@ class Reader:
         if kind in _SIZED:
             return self._sized(kind, _number(rest), after)
         if kind == b"-":
-            return ReplyError(rest.decode(errors="replace")), after
+            return ReplyError(_text(rest)), after
         if kind in _SCALARS:
             return _SCALARS[kind](rest), after
         raise ValueError("unknown type")
@@ -90,8 +90,8 @@ class Reader:
                 raise _NeedMoreError
             if self._buffer[end : end + 2] != b"\r\n":
                 raise ValueError("length does not fit")
-            text = bytes(self._buffer[start:end])
-            return (ReplyError(text.decode(errors="replace")) if kind == b"!" else text), end + 2
+            text = _text(self._buffer[start:end])
+            return (ReplyError(text) if kind == b"!" else text), end + 2
         values = []
         for _ in range(size * 2 if kind == b"%" else size):
             value, start = self._value(start)
@@ -106,6 +106,10 @@ def _number(digits: bytes) -> int:
     return int(digits)
 
 
+def _text(data: bytes | bytearray) -> str:
+    return data.decode(errors="replace")
+
+
 class _NeedMoreError(Exception):
     """The reply is not complete yet."""
 
@@ -117,7 +121,7 @@ _SCALARS: dict[bytes, Callable[[bytes], Any]] = {
     b":": _number,
     b"(": _number,
     b",": float,
-    b"+": bytes,
+    b"+": _text,
     b"#": lambda rest: rest == b"t",
     b"_": lambda _rest: None,
 }
@@ -127,4 +131,10 @@ def new_reader() -> Any:
     """Return the fastest reader there is: hiredis, else ours."""
     if HiredisReader is None:
         return Reader()
-    return HiredisReader(protocolError=ProtocolError, replyError=ReplyError, notEnoughData=PENDING)
+    return HiredisReader(
+        protocolError=ProtocolError,
+        replyError=ReplyError,
+        notEnoughData=PENDING,
+        encoding="utf-8",
+        errors="replace",
+    )

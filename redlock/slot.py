@@ -1,4 +1,4 @@
-"""A place in a connection's queue: what was sent, and who waits for the reply."""
+"""A place in the connections' queues: what was sent, and who waits for the replies."""
 
 from __future__ import annotations
 
@@ -17,36 +17,32 @@ class Asker(Protocol):
     def is_open(self) -> bool:
         """Whether the reply is still wanted."""
 
-    def answered(self, index: int, reply: Any) -> None:
-        """Take a reply, or the NodeFaultError that ended the link."""
+    def answered(self, index: int, reply: Any, now: float) -> None:
+        """Take a node's reply, or the NodeFaultError that ended its link, and when it was read."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """A command that was sent and whose reply is still to come.
+    """A command that was sent and whose reply is still to come: from one node, or from all that were sent the same.
 
     Args:
         command: What was sent.
-        asker: Who gets the reply; None if nobody waits for it.
-        index: The node's place among the asker's votes.
+        asker: Who gets the replies; None if nobody waits for them.
         sent_at: Clock reading when it was queued.
-        deadline: Clock reading after which the link is given up.
-        sent_as: Its number among the link's commands.
+        deadline: Clock reading after which a link that has not answered it is given up.
     """
 
     command: Command
     asker: Asker | None
-    index: int
     sent_at: float
     deadline: float
-    sent_as: int = 0
 
     @property
     def is_wanted(self) -> bool:
         """Whether somebody waits for the reply."""
         return self.asker is not None and self.asker.is_open
 
-    def answer(self, reply: Any) -> None:
-        """Hand the reply on."""
+    def answer(self, index: int, reply: Any, now: float) -> None:
+        """Hand a node's reply on; arguments as for `Asker.answered`."""
         if self.asker is not None:
-            self.asker.answered(self.index, reply)
+            self.asker.answered(index, reply, now)

@@ -86,15 +86,13 @@ def vote(name: str, reply: Any, grants: int = 0) -> Vote:
     kind = _KINDS.get(reply[0]) if type(reply) is list and reply and type(reply[0]) is int else None
     least = _REFUSAL_FIELDS if kind is VoteKind.UNKNOWN else grants if kind is VoteKind.GRANTED else 0
     if kind is None or len(reply) - 1 < least:
-        return Vote(name, VoteKind.UNKNOWN, cause=f"unexpected reply {str(reply)[:80]}")
-    rest = tuple([_text(value) for value in reply[1:]])
+        return Vote(name, VoteKind.UNKNOWN, (), f"unexpected reply {str(reply)[:80]}")
+    rest = _frozen(reply[1:])
     return Vote(name, kind, rest, _guard_cause(rest) if kind is VoteKind.UNKNOWN else None)
 
 
-def _text(value: Any) -> Any:
-    if type(value) is bytes:
-        return value.decode(errors="replace")
-    return tuple([_text(each) for each in value]) if type(value) is list else value
+def _frozen(values: list[Any]) -> tuple[Any, ...]:
+    return tuple([_frozen(value) if type(value) is list else value for value in values])
 
 
 def _guard_cause(rest: tuple[Any, ...]) -> str:

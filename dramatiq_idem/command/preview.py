@@ -7,7 +7,7 @@ function as a real one. A test compares the two, state by state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dramatiq_idem.command.printing import span
 from dramatiq_idem.command.rights import NodeRights
@@ -97,10 +97,10 @@ def _claimed(record: Record | None, floor: int) -> Record:
     if record is None:
         return Record(State.RUNNING, floor, 0, _TOKEN, 0, 0, "", "")
     was_running = record.state is State.RUNNING
-    before = replace(record, tail="") if was_running else record
+    before = record._replace(tail="") if was_running else record
     takeovers = record.takeovers + 1 if was_running else 0
-    return replace(
-        record, state=State.RUNNING, fence=record.fence + 1, token=_TOKEN, takeovers=takeovers, tail=before.text()
+    return record._replace(
+        state=State.RUNNING, fence=record.fence + 1, token=_TOKEN, takeovers=takeovers, tail=before.text()
     )
 
 

@@ -15,6 +15,6 @@ local function parse(value)
 end
 
 local function format(state, generation, fence, token, takeovers, deadline, about, tail)
-  local head = string.format('%s %d %.0f %s %d %.0f %s', state, generation, fence, token, takeovers, deadline, about)
+  local head = string.format('%s %d %d %s %d %d %s', state, generation, fence, token, takeovers, deadline, about)
   return tail ~= '' and head .. ' ' .. tail or head
 end

@@ -16,5 +16,5 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 -- A counter that starts anew starts from the clock, coarse enough that the nodes agree.
 local known = tonumber(redis.call('GET', KEYS[3]))
 local counter = math.max(known and known + 1 or math.floor(now / 1000) * 1048576, least)
-redis.call('SET', KEYS[3], string.format('%.0f', counter), 'PX', ARGV[4])
+redis.call('SET', KEYS[3], string.format('%d', counter), 'PX', ARGV[4])
 return {1, counter, now, longest}

@@ -14,7 +14,8 @@ end
 local function identity()
   local info = redis.pcall('INFO', 'replication')
   if type(info) == 'table' then error('INFO is refused: ' .. (info.err or 'no text')) end
-  return string.match(info, 'master_replid:(%x+)')
+  local _, colon = string.find(info, 'master_replid:', 1, true)  -- plain: a pattern would be tried at each letter
+  return string.sub(info, colon + 1, colon + 40)
 end
 
 -- Returns nil, "<announced>/<granted>", the rights and the least that a fencing counter may be where the node may vote,

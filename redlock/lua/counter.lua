@@ -10,6 +10,6 @@ local counter = tonumber(redis.call('GET', KEYS[3]))
 if not counter then return {0, 'no counter'} end
 if counter < least then
   counter = least
-  redis.call('SET', KEYS[3], string.format('%.0f', counter), 'PX', ARGV[3])
+  redis.call('SET', KEYS[3], string.format('%d', counter), 'PX', ARGV[3])
 end
 return {1, counter, now}

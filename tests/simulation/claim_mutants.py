@@ -24,8 +24,8 @@ CLAIM_MUTANTS = [
         "O1 O3",
         Edit(
             CLAIMS,
-            "is VoteKind.GRANTED for vote in votes]) >= self._quorums.write",
-            "is VoteKind.GRANTED for vote in votes]) >= self._quorums.write - 1",
+            "count.granted >= self._quorums.write",
+            "count.granted >= self._quorums.write - 1",
         ),
         plot="lonely",
     ),
@@ -34,7 +34,7 @@ CLAIM_MUTANTS = [
         "O3",
         Edit(
             "dramatiq_idem/lua/complete.lua",
-            "if record.state == 'done' and record.generation == tonumber(ARGV[2]) then return {0, 'done', value} end",
+            "if state == 'done' and generation == ARGV[2] then return {0, 'done', value} end",
             "",
         ),
     ),

@@ -177,6 +177,14 @@ def match(text: Any, pattern: str) -> Any:
     return (groups if len(groups) > 1 else groups[0]) if groups else found.group()
 
 
+def find(text: str, wanted: str, start: int, plain: bool) -> Any:  # noqa: FBT001 - as Lua has it
+    """string.find of plain text: where it begins and ends."""
+    if not plain:
+        raise NotImplementedError("string.find by a pattern")
+    at = text.find(wanted, int(start) - 1)
+    return None if at < 0 else (at + 1, at + len(wanted))
+
+
 @functools.lru_cache(maxsize=256)
 def _kinds(form: str) -> str:
     return "".join(kind for kind in re.findall(r"%[-0-9.]*([a-zA-Z%])", form) if kind != "%")
@@ -232,6 +240,8 @@ LIBRARY: dict[str, Callable[..., Any]] = {
         type(value), "nil" if value is None else "table"
     ),
     "string.match": match,
+    "string.find": find,
+    "string.sub": lambda text, first, last: text[int(first) - 1 : int(last)],
     "string.format": format_text,
     "string.len": len,
     "math.floor": lambda value: math.floor(number(value)),

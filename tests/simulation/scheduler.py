@@ -99,9 +99,9 @@ class _WatchedQuestion(Question):
 
     __slots__ = ("history",)
 
-    def answered(self, index: int, reply: Any) -> None:
-        is_late = self._clock() >= self.overdue_at
-        super().answered(index, reply)
+    def answered(self, index: int, reply: Any, now: float) -> None:
+        is_late = now >= self.overdue_at
+        super().answered(index, reply, now)
         vote = self.votes[index]
         if is_late and self.is_open and vote is not None and vote.kind is not VoteKind.UNKNOWN:
             self.history.add("late_vote", 0.0, vote.node)
@@ -375,7 +375,7 @@ class Process:
             self.members.guarded(member, member.link.receive)
         self.readable.clear()
 
-    def arm(self) -> None:
+    def arm(self, _deadline: float | None = None) -> None:
         """Make sure that a turn comes at the next deadline."""
         if not self.asks:
             return

@@ -14,7 +14,8 @@ import hiredis
 
 from redlock.events import Event
 from redlock.link import Link, _check_server
-from redlock.members import Member, Members
+from redlock.member import Member
+from redlock.members import Members
 from redlock.node import Node, NodeFaultError
 from redlock.resp import new_reader
 from tests.simulation.lua_runtime import ErrorReply
@@ -24,18 +25,7 @@ from tests.simulation.sim_nodes import VirtualNode, encoded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["InlineThreads", "Network", "VirtualHost", "VirtualMembers", "Weather"]
-
-
-class InlineThreads:
-    """Stands in for `threading` where connections are opened: a thread's work begins at once and waits for nothing."""
-
-    class Thread:
-        def __init__(self, target: Callable[..., None], args: tuple[Any, ...], name: str, daemon: bool) -> None:  # noqa: FBT001
-            self._target, self._args = target, args
-
-        def start(self) -> None:
-            self._target(*self._args)
+__all__ = ["Network", "VirtualHost", "VirtualMembers", "Weather"]
 
 
 @dataclass(frozen=True)
@@ -132,11 +122,12 @@ class VirtualSocket:
             network.world.at(self._reaches_at, self._arrive, bytes(data))
         return len(data)
 
-    def recv(self, _size: int) -> bytes:
+    def recv_into(self, room: memoryview) -> int:
         if self.inbox:
-            data = bytes(self.inbox)
-            self.inbox.clear()
-            return data
+            size = min(len(room), len(self.inbox))
+            room[:size] = self.inbox[:size]
+            del self.inbox[:size]
+            return size
         if self.is_reset:
             raise ConnectionResetError("connection reset")
         raise BlockingIOError
@@ -213,10 +204,10 @@ class VirtualLink(Link):
         self.run_id = sock.run_id
         self.fileno = sock.host.index
 
-    def _hand_out(self, reply: Any) -> None:
+    def _hand_out(self, reply: Any, now: float) -> None:
         if self._slots and not self._slots[0].is_wanted:
             self.sees("reply that nobody waits for")
-        super()._hand_out(reply)
+        super()._hand_out(reply, now)
 
     sees: Callable[[str], None]
 
@@ -252,6 +243,9 @@ class VirtualMembers(Members):
             if member.link.is_open:
                 member.link._socket.close()
 
+    def begin(self, opening: Callable[[], None], *, may_wait: bool) -> None:
+        opening()
+
     def _open(self, member: Member) -> None:
         network, world = self._network, self._network.world
         host = network.hosts[self.all.index(member)]
@@ -272,12 +266,12 @@ class VirtualMembers(Members):
             world.at(give_up, self._opened, member, NodeFaultError("timed out connecting"))
             return
         try:
-            _check_server(host.node.call_info().encode(), ())
+            _check_server(host.node.call_info(), ())
         except NodeFaultError as fault:
             world.seen["refused a replica"] += 1
             world.at(back, self._opened, member, fault)
             return
-        link = VirtualLink(member.node, self.process.clock)
+        link = VirtualLink(member.node, self.process.clock, member.index)
         link.sees = self._see
         link.adopt_socket(VirtualSocket(network, self.process, host))
         world.at(back, self._opened, member, link)

@@ -11,14 +11,14 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-import redlock.members
+import redlock.member
 from redlock.events import Event
 from redlock.node import Node
 from redlock.settings import Settings
 from tests.simulation.faults import Fault, Limits, Saboteur, draw, plot, reply_kind
 from tests.simulation.history import Entry
 from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.sim_net import InlineThreads, Network, VirtualHost, VirtualMembers, Weather
+from tests.simulation.sim_net import Network, VirtualHost, VirtualMembers, Weather
 from tests.simulation.sim_nodes import SCRIPT_NAMES, VirtualNode
 
 __all__ = ["DRIFT", "Outcome", "World", "name_scripts"]
@@ -207,8 +207,8 @@ class World:
 
     @contextlib.contextmanager
     def playing(self) -> Iterator[None]:
-        """Replace what the shipping members take from outside: threads, and the random source of their pauses."""
-        with patch.multiple(redlock.members, threading=InlineThreads, random=self.rng):
+        """Replace what the shipping members take from outside: the random source of their pauses."""
+        with patch.object(redlock.member, "random", self.rng):
             try:
                 yield
             finally:

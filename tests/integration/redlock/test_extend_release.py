@@ -150,8 +150,9 @@ def test_undo_that_comes_late_leaves_a_key_that_is_counted_on(
     late = ("EVAL", UNDO.text, 1, "redlock:lock:r", lease.token)
     for node in list(nodes)[:early]:
         assert ask(node.url, *late) == [1], "before, it takes the key back"
-    assert lease.extend()
-    assert happens(lambda: None not in values(nodes, "r"))
+    assert happens(lambda: lease.extend() and None not in values(nodes, "r")), (
+        "a quorum may answer before the node does"
+    )
     assert [ask(node.url, *late) for node in nodes] == [[0]] * 3
     assert lease.extend()
     assert lease.release()

@@ -11,7 +11,7 @@ from dramatiq_idem.claim import Claim, ClaimRequest, Recorded
 from dramatiq_idem.claims import ClaimProtocol
 from dramatiq_idem.judgement import Busy, Completed, Unavailable
 from dramatiq_idem.record import Quorums, Record, State
-from redlock import Admitted, Broadcast, Settings, Vote, VoteKind, trusted
+from redlock import Admitted, Broadcast, Count, Settings, Vote, VoteKind, trusted
 
 SETTINGS = Settings("ns", 10.0, 30.0)
 REQUEST = ClaimRequest("pay:1", "message-1", "", 3_000, 60_000)
@@ -109,7 +109,7 @@ def end_of(plan, step):
 
 def is_undo(step, *, nodes=range(3)):
     """Whether a step takes a claim back on these nodes, and on no other, without waiting."""
-    if not isinstance(step, Broadcast) or not step.enough([None] * len(step.commands)):
+    if not isinstance(step, Broadcast) or not step.enough(Count.of([None] * len(step.commands))):
         return False
     asked = {index: command for index, command in enumerate(step.commands) if command}
     return set(asked) == set(nodes) and all(
@@ -132,9 +132,9 @@ def test_claim_asks_every_node_and_waits_for_all():
     assert command.args == ("token-1", 3_000, SETTINGS.guard, 60_000, "- message-1", 0)
     assert (command.undo.script.name, command.undo.args) == ("undo", ("token-1",))
     yes, no = votes([granted(), busy()])
-    assert not step.enough([yes, yes, None])
-    assert not step.enough([no, no, None])
-    assert step.enough([yes, yes, yes])
+    assert not step.enough(Count.of([yes, yes, None]))
+    assert not step.enough(Count.of([no, no, None]))
+    assert step.enough(Count.of([yes, yes, yes]))
     assert step.timeout == SETTINGS.node_timeout
     end_of(plan, reply(plan, step, [busy()] * 3))
 
@@ -360,9 +360,9 @@ def test_completion_is_recorded_once_w_nodes_hold_it():
     ours = claim.record.completed('{"a":1}')
     assert (Record.parse(text), generation, retention) == (ours, 0, 60_000)
     assert step.commands[0].undo is None
-    held = (VoteKind.GRANTED, (text,))
-    assert step.enough([*votes([held, held]), None])
-    assert not step.enough([*votes([held, SILENCE]), None])
+    held = (VoteKind.GRANTED, ())
+    assert step.enough(Count.of([*votes([held, held]), None]))
+    assert not step.enough(Count.of([*votes([held, SILENCE]), None]))
     assert end_of(plan, reply(plan, step, [held, held, SILENCE])) == Recorded(ours)
 
 
@@ -387,7 +387,7 @@ def test_completion_counts_equal_records_only(write, answers, winner):
     step = first(plan)
     ours, other = claim.record.completed("42"), completion("other", tail="41")
     said = {
-        "ours": (VoteKind.GRANTED, (ours.text(),)),
+        "ours": (VoteKind.GRANTED, ()),
         "other": (VoteKind.REFUSED, ("done", other.text())),
         "gone": (VoteKind.REFUSED, ("gone", Record(State.FORGOTTEN, 1, 9, "", 0, 0, "", "").text())),
         "?": SILENCE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -214,7 +213,7 @@ def test_claim_continues_the_furthest_record():
     """Among the grants the highest fence and count of takeovers are the claim's, wherever they stand."""
     grants = [record(generation=1, fence=f, takeovers=t) for f, t in [(5, 0), (6, 2), (6, 1), (4, 3)]]
     votes = [Vote(f"n{i}", VoteKind.GRANTED, ("records", each.text(), "30000/30000")) for i, each in enumerate(grants)]
-    best = replace(grants[1], takeovers=3)
+    best = grants[1]._replace(takeovers=3)
     assert judge_claim(votes, Quorums(4, 3)) == Granted(best, (5, 6, 6, 4), is_contested=True)
 
 

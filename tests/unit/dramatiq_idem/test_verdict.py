@@ -23,16 +23,16 @@ DEFAULTS = Policy()
 
 
 def done(record=DONE, **changes):
-    return Completed(replace(record, **changes), is_agreed=True)
+    return Completed(record._replace(**changes), is_agreed=True)
 
 
 def busy(**changes):
-    return Busy(replace(RUNNING, **changes), 2.5)
+    return Busy(RUNNING._replace(**changes), 2.5)
 
 
 def granted(takeovers=0):
     request = ClaimRequest("pay:K", ME, "print-a", 3_000, 60_000)
-    record = replace(RUNNING, token="ours", takeovers=takeovers, message_id=ME)
+    record = RUNNING._replace(token="ours", takeovers=takeovers, message_id=ME)
     return Claim(request, record, Term("pay:K", 3.0, 0.0, 3.0, lambda: 0.0))
 
 
@@ -136,7 +136,7 @@ def test_completed(choice, same, expected, wanted):
 @pytest.mark.parametrize("tail", ["null", "0", '""', "[]", "false", "{}"])
 def test_falsy_result_is_a_result(tail):
     """None, 0, "", [] and False are what the body returned."""
-    assert action(done(tail=tail), wanted=True) == Replay(replace(DONE, tail=tail))
+    assert action(done(tail=tail), wanted=True) == Replay(DONE._replace(tail=tail))
 
 
 def test_result_that_was_not_kept_is_missed_only_where_it_is_wanted():

@@ -115,8 +115,8 @@ def test_repr_shows_addresses_only() -> None:
     [
         ([1], VoteKind.GRANTED, ()),
         ([1, 7, 30_000], VoteKind.GRANTED, (7, 30_000)),
-        ([0, b"held", 12, 30_000], VoteKind.REFUSED, ("held", 12, 30_000)),
-        ([-1, b"waiting", 700, b"ab 1", b"ab", 5], VoteKind.UNKNOWN, ("waiting", 700, "ab 1", "ab", 5)),
+        ([0, "held", 12, 30_000], VoteKind.REFUSED, ("held", 12, 30_000)),
+        ([-1, "waiting", 700, "ab 1", "ab", 5], VoteKind.UNKNOWN, ("waiting", 700, "ab 1", "ab", 5)),
     ],
 )
 def test_reply_of_a_script_is_a_vote(reply: Any, kind: VoteKind, rest: tuple[Any, ...]) -> None:
@@ -125,12 +125,12 @@ def test_reply_of_a_script_is_a_vote(reply: Any, kind: VoteKind, rest: tuple[Any
 
 
 def test_node_that_may_not_vote_says_until_when() -> None:
-    assert vote("n1", [-1, b"waiting", 700, b"", b"ab", 5]).cause == "may not vote (waiting) for 0.7 s"
+    assert vote("n1", [-1, "waiting", 700, "", "ab", 5]).cause == "may not vote (waiting) for 0.7 s"
 
 
 @pytest.mark.parametrize(
     "reply",
-    [None, 1, 0, b"OK", b"1", "1", [], [2], [-2], [None], [b"1"], [[1]], [1.0], [True], {1: 1}, True, ["1"]],
+    [None, 1, 0, b"1", "OK", "1", [], [2], [-2], [None], [b"1"], [[1]], [1.0], [True], {1: 1}, True, ["1"]],
     ids=repr,
 )
 def test_what_no_script_of_ours_says_is_unknown(reply: Any) -> None:

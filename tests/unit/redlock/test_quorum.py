@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redlock import Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
+from redlock import Count, Verdict, Vote, VoteKind, is_decided, quorum_size, tally, validity
 from tests.tools.plans import spelled
 
 KINDS = (VoteKind.GRANTED, VoteKind.REFUSED, VoteKind.UNKNOWN)
@@ -85,7 +85,7 @@ def test_verdict_of_every_combination(nodes: int) -> None:
 def test_decided_rounds_stay_as_they_are(nodes: int) -> None:
     """Where a round is decided, whatever is still missing changes nothing."""
     for kinds in _multisets(nodes, missing=True):
-        if is_decided(_votes(kinds)):
+        if is_decided(Count.of(_votes(kinds))):
             present = tuple(kind for kind in kinds if kind is not None)
             missing = nodes - len(present)
             endings = itertools.combinations_with_replacement(KINDS, missing)
@@ -95,7 +95,7 @@ def test_decided_rounds_stay_as_they_are(nodes: int) -> None:
 @pytest.mark.parametrize("nodes", SIZES)
 def test_round_with_all_votes_is_decided(nodes: int) -> None:
     """Nobody waits for a time-out when every node has answered, with a quorum or without."""
-    undecided = [kinds for kinds in _multisets(nodes, missing=False) if not is_decided(_votes(kinds))]
+    undecided = [kinds for kinds in _multisets(nodes, missing=False) if not is_decided(Count.of(_votes(kinds)))]
     assert not undecided
 
 
@@ -103,7 +103,16 @@ def test_round_with_all_votes_is_decided(nodes: int) -> None:
 def test_quorum_of_grants_or_refusals_is_decided_at_once(nodes: int) -> None:
     quorum = quorum_size(nodes)
     for kind in (VoteKind.GRANTED, VoteKind.REFUSED):
-        assert is_decided(_votes((kind,) * quorum + (None,) * (nodes - quorum)))
+        assert is_decided(Count.of(_votes((kind,) * quorum + (None,) * (nodes - quorum))))
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_votes_counted_one_by_one_are_those_counted_at_once(nodes: int) -> None:
+    for kinds in _multisets(nodes, missing=True):
+        count, votes = Count(nodes, missing=nodes), _votes(kinds)
+        for vote in filter(None, votes):
+            count.add(vote)
+        assert count == Count.of(votes)
 
 
 @pytest.mark.parametrize("letters", ["GRU", "GGRRU"])
