@@ -76,7 +76,7 @@ class ClaimProtocol:
     ) -> None:
         self._settings = settings
         self._guard, self._marker = settings.guard, settings.key("marker")
-        self._quorums = quorums
+        self._quorums, self._answers = quorums, quorums.answers
         self._clock = clock
         self._new_token = new_token
         self._observer = observer
@@ -170,7 +170,7 @@ class ClaimProtocol:
         return not count.missing or self._is_confirmed(count)
 
     def _is_answered(self, count: Count) -> bool:
-        return count.granted + count.refused >= self._quorums.answers
+        return count.granted + count.refused >= self._answers
 
     def fence(self, claim: Claim) -> Plan[int | None]:
         """Return the fencing token of a claim; None if it is no longer certain to be ours.

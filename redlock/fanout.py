@@ -190,11 +190,11 @@ class Fanout:
         questions = [question for party in parties for question in party.questions]
         if not self._members.is_ready:
             self._connect(questions)
+        self._hurry(min([question.overdue_at for question in questions]))
         for question in questions:
-            self._hurry(question.overdue_at)
             question.send()
         self._members.flush()
-        if not self._members.is_ready:
+        if not self._members.is_complete:
             self._sweep_soon()
 
     def _connect(self, questions: Sequence[Question]) -> None:

@@ -54,6 +54,7 @@ class Link:
         self._sent = self._answered = 0
         self._texts: dict[str, int] = {}
         self.run_id: str | None = None
+        self._is_tls = False
         self.fileno = -1
         self.usual = 0.0
         """How long replies took lately, in seconds: a moving average."""
@@ -88,6 +89,7 @@ class Link:
             disconnect(connection)
             raise
         self._connection, self._socket, self._reader, self.fileno = connection, sock, new_reader(), sock.fileno()
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
 
     def send(self, slot: Slot, data: bytes | None = None) -> None:
         """Queue a command; `flush` writes it. A script's first call on a link brings its text, later ones its hash.
@@ -136,11 +138,12 @@ class Link:
             size = sock.recv_into(self._room)
             if not size:
                 raise NodeFaultError("the server closed the connection")
-            self._reader.feed(self._room[:size])
-            while isinstance(sock, ssl.SSLSocket) and sock.pending():
-                self._reader.feed(self._room[: sock.recv_into(self._room)])
+            feed, gets = self._reader.feed, self._reader.gets
+            feed(self._room[:size])
+            while self._is_tls and sock.pending():  # type: ignore[attr-defined]
+                feed(self._room[: sock.recv_into(self._room)])
             now = self._clock()
-            while (reply := self._reader.gets()) is not PENDING:
+            while (reply := gets()) is not PENDING:
                 self._hand_out(reply, now)
             if self._unsent:
                 self.flush()  # what has to be sent again
@@ -156,7 +159,8 @@ class Link:
             raise NodeFaultError("a reply that nobody asked for")
         slot = self._slots.popleft()
         self._answered += 1
-        if slot.is_wanted:  # others may have lain in the socket until somebody read them
+        asker = slot.asker
+        if asker is not None and asker.is_open:  # others may have lain in the socket until somebody read them
             self.usual += (now - slot.sent_at - self.usual) / 8
         if isinstance(reply, ReplyError):
             if str(reply).startswith("NOSCRIPT"):
@@ -165,7 +169,8 @@ class Link:
             if fault := closing_fault(reply):
                 slot.answer(self._index, fault, now)
                 raise fault
-        slot.answer(self._index, reply, now)
+        if asker is not None:
+            asker.answered(self._index, reply, now)
 
     def _send_again(self, slot: Slot) -> None:
         """Send a command again whose script the server does not know (any more); its text once for all of them."""

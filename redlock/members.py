@@ -42,7 +42,10 @@ class Members:
         self._clock = clock
         self._observer = observer
         self._closed = False
-        self._is_complete = False
+        self.is_complete = False
+        """Whether all nodes are connected."""
+        self.has_unsent = False
+        """Whether a socket may have taken less than there was to be written."""
         self._timed_at = clock()
         self._misconfigured: SettingsError | None = None
 
@@ -138,7 +141,7 @@ class Members:
             member.link, member.fault, member.failures = result, None, 0
             self.watch(member)
             member.pay(self._clock(), self._timeout)
-            self._is_complete = all(other.link.is_open for other in self.all)
+            self.is_complete = all(other.link.is_open for other in self.all)
 
     def _check_distinct(self, member: Member, link: Link) -> None:
         if "same_server" in member.node.tolerated:
@@ -155,10 +158,7 @@ class Members:
     def flush(self) -> None:
         """Write what was queued on the links, as far as the sockets take it."""
         for member in self.all:
-            try:
-                member.link.flush()
-            except NodeFaultError as fault:  # noqa: PERF203 - costs nothing where it is not raised
-                self.drop(member, fault)
+            self.guarded(member, member.link.flush)
 
     def guarded(self, member: Member, step: Callable[[], None]) -> None:
         """Do one step on a member's link; drop it if that fails."""
@@ -166,6 +166,8 @@ class Members:
             step()
         except NodeFaultError as fault:
             self.drop(member, fault)
+        if member.link.wants_to_write:
+            self.has_unsent = True
 
     def expire(self, now: float) -> None:
         """Give up links whose oldest command is overdue."""
@@ -186,7 +188,7 @@ class Members:
 
     def drop(self, member: Member, fault: NodeFaultError) -> None:
         """Give a member's link up and leave it out for a while."""
-        self._is_complete = False
+        self.is_complete = False
         if member.link.is_open:
             self.unwatch(member)
         self._failed(member, fault)
@@ -204,7 +206,7 @@ class Members:
 
     def close(self) -> None:
         """Close all links, each after its undo, also those that are just being opened."""
-        self._closed, self._is_complete = True, False
+        self._closed, self.is_complete = True, False
         for member in self.all:
             opened, member.opened = member.opened, None
             if isinstance(opened, Link):

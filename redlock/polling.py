@@ -64,7 +64,7 @@ class PolledMembers(Members):
     @property
     def is_ready(self) -> bool:
         """Whether all nodes are connected, and were looked at a moment ago."""
-        return self._is_complete and self._clock() - self._looked_at <= _IDLE
+        return self.is_complete and self._clock() - self._looked_at <= _IDLE
 
     def connect(self, deadline: float, *, waits_for_all: bool) -> None:
         """Open what may be opened; wait for it, for half of the time until a moment, only where no quorum is connected.
@@ -96,13 +96,13 @@ class PolledMembers(Members):
             until: The moment, by the clock.
             waiting: Whoever is in there, or comes in later and disturbs, is not kept waiting.
         """
-        self._looked_at = self._clock()
-        for member in self.all:
-            if member.link.wants_to_write:
-                self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)
-        self.waits_since = self._looked_at
-        left = 0.0 if waiting else max(0.0, until - self._clock())
-        events = self._poll.poll(math.ceil(left * 1000))
+        if self.has_unsent:
+            self.has_unsent = False
+            for member in self.all:
+                if member.link.wants_to_write:
+                    self._poll.modify(member.link.fileno, select.POLLIN | select.POLLOUT)
+        now = self._looked_at = self.waits_since = self._clock()
+        events = self._poll.poll(0 if waiting or until <= now else math.ceil((until - now) * 1000))
         self.waits_since = math.inf
         for fd, event in events:
             if fd not in self._by_fd:

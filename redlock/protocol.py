@@ -100,13 +100,14 @@ class LockProtocol:
             admitted = yield from admission.admit(votes, self._settings)
             for event in admitted:
                 notify(self._observer, event)
-            is_raised = tally(votes) is Verdict.UNREACHABLE and admission.asks_for_raise(votes)
+            verdict = tally(votes)
+            is_raised = verdict is Verdict.UNREACHABLE and admission.asks_for_raise(votes)
             if is_raised:
                 yield from admission.raise_max_ttl(votes, self._settings)
             fence = None
-            if tally(votes) is Verdict.GRANTED and self._clock() < until:
+            if verdict is Verdict.GRANTED and self._clock() < until:
                 fence = yield from self._fence(resource, token, [vote.reply[0] for vote in _granted(votes)])
-            if tally(votes) is Verdict.GRANTED and self._clock() < until:
+            if verdict is Verdict.GRANTED and self._clock() < until:
                 spread = clock_spread(votes) - (self._clock() - started)
                 return Grant(resource, token, ttl_ms / 1000, started, until, fence, spread), False
         except BaseException:

@@ -79,13 +79,13 @@ class Question:
         data = b""
         for index, (command, member) in enumerate(zip(self.broadcast.commands, self._members, strict=True)):
             if command is None:
-                self._note(index, member.unknown("not asked"))
+                self._take(index, member.unknown("not asked"))
             elif member.link.is_open:
                 if slot is None or command is not slot.command:  # mostly all nodes get the same
                     slot, data = Slot(command, self, now, self.overdue_at), packed(command)
                 member.link.send(slot, data)
             else:
-                self._note(index, member.unknown())
+                self._take(index, member.unknown())
                 member.owe(command, now)
         self._consider(now)
 
@@ -103,10 +103,11 @@ class Question:
         else:
             command = self.broadcast.commands[index]
             given = vote(member.name, reply, command.script.grants if command else 0)
-        self._note(index, given)
-        self._consider(now)
+        self._take(index, given)
+        if self.count.missing < self.count.quorum:  # a majority has answered
+            self._consider(now)
 
-    def _note(self, index: int, given: Vote) -> None:
+    def _take(self, index: int, given: Vote) -> None:
         self.votes[index] = given
         self.count.add(given)
 

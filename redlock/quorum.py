@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -89,12 +89,18 @@ class Count:
         granted: Nodes that granted so far.
         refused: Nodes that refused so far.
         missing: Nodes that have not answered yet; all others are unknown.
+    Attributes:
+        quorum: A majority of the nodes.
     """
 
     nodes: int
     granted: int = 0
     refused: int = 0
     missing: int = 0
+    quorum: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.quorum = quorum_size(self.nodes)
 
     @classmethod
     def of(cls, votes: Sequence[Vote | None]) -> Count:
@@ -117,10 +123,9 @@ class Count:
         Held means that no quorum could grant even if every unknown node had; anything else short of a quorum of
         grants cannot be told from an outage.
         """
-        quorum = quorum_size(self.nodes)
-        if self.granted >= quorum:
+        if self.granted >= self.quorum:
             return Verdict.GRANTED
-        return Verdict.HELD if self.refused > self.nodes - quorum else Verdict.UNREACHABLE
+        return Verdict.HELD if self.refused > self.nodes - self.quorum else Verdict.UNREACHABLE
 
 
 def tally(votes: Sequence[Vote]) -> Verdict:

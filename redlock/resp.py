@@ -32,9 +32,11 @@ PENDING = object()
 
 def pack(parts: Iterable[str | int]) -> bytes:
     """Return a command as it goes over the wire."""
-    texts = [part if isinstance(part, str) else str(part) for part in parts]
-    sized = [f"${len(text) if text.isascii() else len(text.encode())}\r\n{text}\r\n" for text in texts]
-    return f"*{len(texts)}\r\n{''.join(sized)}".encode()
+    texts = [*map(str, parts)]
+    packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
+    if not packed.isascii():  # a length is one of bytes
+        packed = "".join([f"${len(text.encode())}\r\n{text}\r\n" for text in texts])
+    return f"*{len(texts)}\r\n{packed}".encode()
 
 
 class Reader:

@@ -81,18 +81,21 @@ def vote(name: str, reply: Any, grants: int = 0) -> Vote:
         reply: As it was read.
         grants: How many fields follow when the script grants.
     """
-    if isinstance(reply, ReplyError):
-        return Vote(name, VoteKind.UNKNOWN, cause=str(reply), permanent=is_permanent(str(reply)))
     kind = _KINDS.get(reply[0]) if type(reply) is list and reply and type(reply[0]) is int else None
-    least = _REFUSAL_FIELDS if kind is VoteKind.UNKNOWN else grants if kind is VoteKind.GRANTED else 0
-    if kind is None or len(reply) - 1 < least:
-        return Vote(name, VoteKind.UNKNOWN, (), f"unexpected reply {str(reply)[:80]}")
-    rest = _frozen(reply[1:])
-    return Vote(name, kind, rest, _guard_cause(rest) if kind is VoteKind.UNKNOWN else None)
+    if kind is VoteKind.REFUSED or (kind is VoteKind.GRANTED and len(reply) > grants):
+        return Vote(name, kind, _frozen(reply[1:]))
+    if kind is VoteKind.UNKNOWN and len(reply) > _REFUSAL_FIELDS:
+        rest = _frozen(reply[1:])
+        return Vote(name, kind, rest, _guard_cause(rest))
+    if isinstance(reply, ReplyError):
+        return Vote(name, VoteKind.UNKNOWN, (), str(reply), is_permanent(str(reply)))
+    return Vote(name, VoteKind.UNKNOWN, (), f"unexpected reply {str(reply)[:80]}")
 
 
 def _frozen(values: list[Any]) -> tuple[Any, ...]:
-    return tuple([_frozen(value) if type(value) is list else value for value in values])
+    if list in map(type, values):
+        return tuple([_frozen(value) if type(value) is list else value for value in values])
+    return tuple(values)
 
 
 def _guard_cause(rest: tuple[Any, ...]) -> str:

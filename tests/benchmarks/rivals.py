@@ -32,7 +32,7 @@ class Driver:
     """A subprocess that locks and unlocks on demand."""
 
     def __init__(self, python: str, library: str, urls: list[str]) -> None:
-        command = [python, str(_DRIVER), library, *urls]
+        command = [python, "-I", str(_DRIVER), library, *urls]  # isolated: ours must not be in another's way
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.library = library
         self.about = self._answer().removeprefix("ready ").strip()

@@ -38,8 +38,8 @@ LOCK_MUTANTS = [
         "S3",
         Edit(
             PROTOCOL,
-            "if tally(votes) is Verdict.GRANTED and self._clock() < until:",
-            "if tally(votes) is Verdict.GRANTED:",
+            "if verdict is Verdict.GRANTED and self._clock() < until:",
+            "if verdict is Verdict.GRANTED:",
             2,
         ),
     ),
