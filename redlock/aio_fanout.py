@@ -7,12 +7,11 @@ node. Only connecting happens elsewhere, on a helper thread.
 from __future__ import annotations
 
 import asyncio
-import os
-import weakref
 from collections.abc import Callable, Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import Observer
+from redlock.forking import starts_afresh_in_children
 from redlock.helper import Helper
 from redlock.member import Member
 from redlock.members import OPENING_LINGER, Members
@@ -102,7 +101,7 @@ class AsyncFanout:
         self._refuses = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.after_fork()
-        _FANOUTS.add(self)
+        starts_afresh_in_children(self)
 
     def after_fork(self) -> None:
         """Start afresh, in a child process or on another event loop."""
@@ -223,14 +222,3 @@ class AsyncFanout:
             self._members.close()
             for question in list(self._open):
                 question.settle()
-
-
-_FANOUTS: weakref.WeakSet[AsyncFanout] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for fanout in list(_FANOUTS):
-        fanout.after_fork()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

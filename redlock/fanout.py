@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 
 from redlock.errors import SettingsError
 from redlock.events import Observer
+from redlock.forking import starts_afresh_in_children
 from redlock.helper import Helper
 from redlock.node import Node
 from redlock.party import Party
@@ -59,7 +58,7 @@ class Fanout:
         self._clock = clock
         self._observer = observer
         self._start_afresh()
-        _FANOUTS.add(self)
+        starts_afresh_in_children(self)
 
     def _start_afresh(self) -> None:
         self._helper = Helper()
@@ -100,7 +99,11 @@ class Fanout:
             if leads or self._follow(party):
                 self._lead(party)
         finally:
-            self._leave(party)
+            try:
+                self._leave(party)
+            except BaseException:
+                self._leave(party)  # an interrupt hit this very step; the others must not follow a thread that is gone
+                raise
         return [question.result() for question in party.questions]
 
     def refuse(self) -> None:
@@ -237,18 +240,8 @@ class Fanout:
     def _sweep(self) -> None:
         """Come by until nothing is owed any more: each turn of a leading thread reconnects and sends what is owed."""
         time.sleep(_SWEEP_PAUSE)
-        with contextlib.suppress(SettingsError):
-            self.ask([Broadcast((None,) * len(self._nodes), self._timeout, nobody)])
+        if not self._closed:
+            with contextlib.suppress(SettingsError):
+                self.ask([Broadcast((None,) * len(self._nodes), self._timeout, nobody)])
         self._sweeps = False
         self._sweep_soon()
-
-
-_FANOUTS: weakref.WeakSet[Fanout] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for fanout in list(_FANOUTS):
-        fanout.after_fork()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

@@ -96,6 +96,8 @@ class Members:
         """
         if self._misconfigured is not None:
             raise self._misconfigured
+        if self._closed:
+            return False
         self.adopt()
         now = self._clock()
         is_short = self.is_short

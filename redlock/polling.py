@@ -106,7 +106,7 @@ class PolledMembers(Members):
         self.waits_since = math.inf
         for fd, event in events:
             if fd not in self._by_fd:
-                self._is_disturbed = False
+                self._is_disturbed = False  # before the byte is gone: who comes now writes another
                 os.read(fd, 1)
                 continue
             member = self._by_fd[fd]

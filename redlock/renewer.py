@@ -6,13 +6,12 @@ What is due and what is lost is decided in renewal.py; here is only the waiting.
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Callable
 
 from redlock.clock import clock
 from redlock.driver import Nodes
+from redlock.forking import starts_afresh_in_children
 from redlock.renewal import Holding, Renewals
 
 __all__ = ["Renewer"]
@@ -32,10 +31,10 @@ class Renewer:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self.start_afresh()
-        _RENEWERS.add(self)
+        self.after_fork()
+        starts_afresh_in_children(self)
 
-    def start_afresh(self) -> None:
+    def after_fork(self) -> None:
         """Hold nothing; also in a child process, where the leases are the parent's."""
         self._changed = threading.Condition()
         self._renewals = Renewals()
@@ -102,14 +101,3 @@ def _tell_all(tellers: list[Callable[[], None]]) -> None:
             tell()
         except Exception:  # noqa: PERF203 - each is told
             _logger.exception("a callback for a lost lease failed")
-
-
-_RENEWERS: weakref.WeakSet[Renewer] = weakref.WeakSet()
-
-
-def _forget_in_child() -> None:
-    for renewer in list(_RENEWERS):
-        renewer.start_afresh()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

@@ -151,6 +151,7 @@ def test_every_query_of_the_dashboard_works(tool, compose, dashboard, processes,
         assert producer.returncode == 0, said
         assert f"payments charged: {PAYMENTS}, charged twice: 0" in said
         wait_until(lambda: server.query(f"sum(dramatiq_idem_completion_seconds_count) >= {PAYMENTS}"), 20.0)
+        wait_until(lambda: server.query(f"sum(dramatiq_idem_duplicates_total) >= {PAYMENTS / 5}"), 20.0)
         check_queries(server, dashboard)
         check_numbers(server)
         check_alerts(server)

@@ -105,7 +105,8 @@ class Store(RedlockStore):
 
     def claim(self, request):
         if request.name.startswith("job:") and KILL == "claim on one node":
-            self.on_first_node(self._rules._claim_command(request, "0" * 32, 0))
+            rules, token = self._rules, "0" * 32
+            self.on_first_node(rules._claim_command(request, token, 0, rules._undo_command(request, token)))
             kill_at("claim on one node")
         return super().claim(request)
 

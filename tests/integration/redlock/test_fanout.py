@@ -41,7 +41,7 @@ def test_who_waits_for_a_node_that_hangs_keeps_nobody_else_waiting(nodes_with_on
     def ask() -> None:
         for _ in range(20):
             votes = nodes.run(_asking_a_quorum())
-            answered.append(sum(bool(vote.kind.value == "granted") for vote in votes) >= 2)
+            answered.append(sum(vote.kind.value == "granted" for vote in votes) >= 2)
 
     threads = [threading.Thread(target=ask) for _ in range(asking)]
     for thread in threads:
@@ -52,6 +52,32 @@ def test_who_waits_for_a_node_that_hangs_keeps_nobody_else_waiting(nodes_with_on
     assert leading.is_alive(), "it has waited less long than they"
     leading.join(10.0)
     assert not leading.is_alive()
+
+
+class InterruptedHere(BaseException):
+    """What hits a thread from outside."""
+
+
+def test_thread_that_is_interrupted_while_it_leaves_takes_nobody_with_it(
+    nodes3: LocalNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It led, and its last step is not carried out; whoever asks next still finds somebody who asks for all."""
+    nodes = Nodes(nodes3.urls, 0.5, observer=lambda _event: None)
+    nodes.check()
+    fanout, hit = nodes._fanout, []
+
+    def settled() -> list[Any]:
+        if not hit and fanout._leader is not None and not fanout._leader.is_open:
+            hit.append(fanout._leader)
+            raise InterruptedHere
+        return type(fanout)._settled(fanout)
+
+    monkeypatch.setattr(fanout, "_settled", settled)
+    with pytest.raises(InterruptedHere):
+        nodes.run(_asking_a_quorum())
+    assert hit
+    assert sum(vote.kind.value == "granted" for vote in nodes.run(_asking_a_quorum())) >= 2
+    nodes.close()
 
 
 def _asking_a_quorum() -> Plan[Any]:

@@ -1,0 +1,30 @@
+"""After a fork the child must neither use its parent's connections nor wait for its parent's threads."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+__all__ = ["starts_afresh_in_children"]
+
+
+class _StartsAfresh(Protocol):
+    def after_fork(self) -> None:
+        """Start afresh in a child process."""
+
+
+_KNOWN: weakref.WeakSet[_StartsAfresh] = weakref.WeakSet()
+
+
+def starts_afresh_in_children(each: _StartsAfresh) -> None:
+    """Have an object told in every child process, as long as somebody holds it."""
+    _KNOWN.add(each)
+
+
+def _tell() -> None:
+    for each in list(_KNOWN):
+        each.after_fork()
+
+
+os.register_at_fork(after_in_child=_tell)
