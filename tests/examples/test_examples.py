@@ -95,17 +95,17 @@ def post(url):
 
 @contextlib.contextmanager
 def started(command, log, **variables):
-    """Run a process that ends with the test; yield it."""
+    """Run a process that ends with the test, with the processes that it starts; yield it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     with (
         log.open("w") as output,
-        subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": str(ROOT), **variables}, stdout=output, stderr=output
-        ) as process,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True) as process,
     ):
         try:
             yield process
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture
