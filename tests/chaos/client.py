@@ -15,7 +15,9 @@ import random
 import signal
 import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ from redlock import (
 
 _LOOKS, _EXTENSIONS, _LONG = 0.25, 0.15, 0.04
 """Shares of the leases that are looked at, extended, or held to their end."""
+_TICK, _STALL = 0.01, 0.03
+"""Seconds between two looks at the clock, and from how many on it is said that this process stood still."""
 
 
 class Client:
@@ -68,11 +72,13 @@ class Client:
         """Go on until SIGTERM."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGUSR1, self._stop_itself)
+        threading.Thread(target=self._watch_for_stalls, daemon=True).start()
         while self._running:
             resource = self._random.choice(self._settings["resources"])
             invoked = clock()
             try:
-                lease = self._redlock.acquire(resource, wait=self._settings["ttl"])
+                with self._timed("acquire"):
+                    lease = self._redlock.acquire(resource, wait=self._settings["ttl"])
             except (LockHeldError, QuorumUnreachableError) as error:
                 self._note("refused", error=type(error).__name__)
                 continue
@@ -91,7 +97,9 @@ class Client:
             )
             self._hold(lease, fence)
             self._note("releasing", token=lease.token)
-            self._note("released", token=lease.token, ok=lease.release())
+            with self._timed("release"):
+                is_ours = lease.release()
+            self._note("released", token=lease.token, ok=is_ours)
         self._redlock.close()
 
     def _hold(self, lease: Lease, fence: int | None) -> None:
@@ -99,8 +107,11 @@ class Client:
         seen = int(counter.read_text() or 0)
         is_long = self._random.random() < self._settings.get("long", _LONG)
         time.sleep(max(0.0, lease.remaining() - 0.005) if is_long else self._random.uniform(0.0, 0.02))
-        if self._random.random() < _EXTENSIONS and lease.extend():
-            self._note("extended", token=lease.token, until=lease.term.valid_until)
+        if self._random.random() < _EXTENSIONS:
+            with self._timed("extend"):
+                is_extended = lease.extend()
+            if is_extended:
+                self._note("extended", token=lease.token, until=lease.term.valid_until)
         if self._random.random() < _LOOKS:
             self._look(lease)
         if is_long or lease.remaining() < 0.15:  # a store without fencing needs some room between check and write
@@ -141,6 +152,22 @@ class Client:
             except (redis.RedisError, OSError):  # noqa: PERF203 - each node answers for itself
                 away += 1
         self._note("looked", token=lease.token, began=began, mine=mine, away=away)
+
+    @contextlib.contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = clock()
+        try:
+            yield
+        finally:
+            self._note("called", what=what, began=began)
+
+    def _watch_for_stalls(self) -> None:
+        """Note when nothing in this process ran: it, or the machine, was stopped or had too much to do."""
+        while self._running:
+            began = clock()
+            time.sleep(_TICK)
+            if clock() - began > _STALL:
+                self._note("stalled", began=began)
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, NodeDown):

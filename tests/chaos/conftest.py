@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from redlock.local import LocalNodes
-from tests.chaos.fleet import SCALE, Fleet, Outcome
+from tests.chaos.fleet import SCALE, Fleet
+from tests.chaos.outcome import Outcome
 from tests.tools.peek import ask, happens
 
 
@@ -48,6 +49,8 @@ def judge(record_property: Callable[[str, object], None]) -> Callable[..., Outco
         record_property("leases", len(outcome.holds))
         record_property("violations", 0 if expected else violations)
         record_property("seed", fleet.seed)
+        for what, seconds in outcome.slowest.items():
+            record_property(f"slowest {what}", round(seconds, 3))
         for kind, count in outcome.injected.items():
             record_property(f"injected {kind}", count)
             record_property(f"observed {kind}", outcome.observed[kind])

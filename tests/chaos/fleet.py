@@ -11,35 +11,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from redlock import Redlock, clock
-from tests.chaos.history import (
-    Event,
-    Hold,
-    holds_of,
-    lost_updates,
-    overlaps,
-    read,
-    refused_holders,
-    thin_leases,
-    unordered_fences,
-)
+from tests.chaos.history import Event, read
+from tests.chaos.outcome import Outcome, outcome_of
 from tests.tools.peek import ROOT, happens
 
-__all__ = ["QUIET", "RESOURCES", "SCALE", "Fleet", "Hit", "Outcome", "times"]
+__all__ = ["QUIET", "RESOURCES", "SCALE", "Fleet", "Hit", "times"]
 
 SCALE = float(os.environ.get("CHAOS_SCALE", "1"))
 """Share of the faults that a full run injects."""
 RESOURCES = ["a", "b"]
 QUIET = 0.1
 """Seconds between two faults."""
-_NOTICED = 2.0
-"""Seconds after a fault in which a client may notice it: a node that failed is left out for as long."""
 
 
 def times(count: int) -> range:
@@ -54,20 +42,6 @@ class Hit:
     do: Callable[[], Any]
     undo: Callable[[], Any]
     target: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the history of a run shows."""
-
-    events: list[Event]
-    holds: list[Hold]
-    violations: dict[str, int]
-    injected: Counter[str] = field(default_factory=Counter)
-    observed: Counter[str] = field(default_factory=Counter)
-
-    def __str__(self) -> str:
-        return f"{len(self.holds)} leases, {self.violations}, injected {self.injected}, observed {self.observed}"
 
 
 class Fleet:
@@ -156,6 +130,20 @@ class Fleet:
         return [url.removeprefix("redis://") + "/0" for url in self._urls]
 
     @property
+    def _longest_calls(self) -> dict[str, float]:
+        """Seconds that a call may take whatever the nodes do: its rounds, each a time-out, and what it may wait.
+
+        Acquire tries for a ttl and once more, twice if a node was admitted; each time it asks, admits in two steps,
+        raises max_ttl in two, and confirms the fencing token.
+        """
+        node_timeout, slack = self.options["node_timeout"], 0.1
+        return {
+            "acquire": self.ttl + 2 * 6 * node_timeout + slack,
+            "extend": 2 * node_timeout + slack,
+            "release": node_timeout + slack,
+        }
+
+    @property
     def guard_wait(self) -> float:
         """Seconds after which a node that forgot votes again, and somebody has tried."""
         return self.options["max_ttl"] * 1.02 + 0.1
@@ -208,30 +196,8 @@ class Fleet:
             ended_early = -signal.SIGTERM  # it was still starting
             assert process.wait(10.0) in (0, ended_early), self.logs()
         events = sorted([*self.history(), *self._faults], key=lambda event: float(event["t"]))
-        holds = holds_of(events)
-        violations = {
-            "overlaps": len(overlaps(holds)),
-            "fences": len(unordered_fences(holds)),
-            "lost updates": len(lost_updates(events)),
-            "refused holders": len(refused_holders(events)),
-            "thin leases": len(thin_leases(events, nodes)),
-        }
-        injected = Counter(fault["kind"] for fault in self._faults)
-        observed = Counter(fault["kind"] for fault in self._faults if _was_noticed(fault, events, holds, names))
-        return Outcome(events, holds, violations, injected, observed)
+        return outcome_of(events, nodes, names, self._longest_calls)
 
     def logs(self) -> str:
         """Return what the clients printed: nothing, unless one broke."""
         return "".join(path.read_text() for path in sorted(self._folder.glob("*.log")))
-
-
-def _was_noticed(fault: Event, events: Sequence[Event], holds: Sequence[Hold], names: Sequence[str]) -> bool:
-    """Tell whether a client says that it met a fault, or held a lease when it was hit itself."""
-    if "victim" in fault:
-        return any(hold.client == fault["victim"] and hold.start < fault["t"] < hold.end for hold in holds)
-    return any(
-        event["op"] in ("down", "admitted")
-        and event["node"] == names[fault["node"]]
-        and fault["t"] <= event["t"] <= fault["until"] + _NOTICED
-        for event in events
-    )

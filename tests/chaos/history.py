@@ -10,6 +10,8 @@ share, the one that leases are measured with), `client` and `op`:
     fenced      resource, token, fence, accepted: a store that refuses tokens below the largest it has seen
     releasing   token; written before the release is sent
     stopping    token; between the check of a lease and the write under it
+    called      what, began: a call came to its end, whatever came of it
+    stalled     began: nothing of the client ran
     down, admitted   node: what the lock told its observer
     fault       kind, node or victim, until: what the test did, and to whom
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,6 +35,8 @@ __all__ = [
     "overlaps",
     "read",
     "refused_holders",
+    "slow_calls",
+    "slowest_calls",
     "thin_leases",
     "unordered_fences",
 ]
@@ -189,6 +193,33 @@ def thin_leases(events: Sequence[Event], nodes: int) -> list[Event]:
         if event["mine"] + event["away"] + len(forgot) < nodes // 2 + 1:
             found.append(event)
     return found
+
+
+def slow_calls(events: Sequence[Event], longest: Mapping[str, float]) -> list[Event]:
+    """L2: return calls that took longer than they may, in seconds by what they were."""
+    return [event for event, lasted in _calls(events) if lasted > longest[event["what"]]]
+
+
+def slowest_calls(events: Sequence[Event]) -> dict[str, float]:
+    """Return how long the slowest call of each kind took, in seconds."""
+    found: dict[str, float] = {}
+    for event, lasted in _calls(events):
+        found[event["what"]] = max(lasted, found.get(event["what"], 0.0))
+    return found
+
+
+def _calls(events: Sequence[Event]) -> Iterator[tuple[Event, float]]:
+    """Give all calls and how long they took; that their process stood still meanwhile is not held against them."""
+    stalls: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event["op"] == "stalled":
+            stalls[event["client"]].append(event)
+    for event in events:
+        if event["op"] == "called":
+            overlaps = [
+                min(event["t"], stall["t"]) - max(event["began"], stall["began"]) for stall in stalls[event["client"]]
+            ]
+            yield event, event["t"] - event["began"] - sum(each for each in overlaps if each > 0)
 
 
 def _fence(hold: Hold) -> int:

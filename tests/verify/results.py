@@ -24,6 +24,7 @@ class Result:
     counts: dict[str, int] = field(default_factory=dict)
     injected: dict[str, int] = field(default_factory=dict)
     observed: dict[str, int] = field(default_factory=dict)
+    slowest: dict[str, float] = field(default_factory=dict)
     needed: dict[str, int] = field(default_factory=dict)
     seeds: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
@@ -40,8 +41,7 @@ def summed(name: str, report: ET.Element) -> Result:
     """Add up what a JUnit report says about a layer."""
     result = Result(name)
     counts: Counter[str] = Counter()
-    injected: Counter[str] = Counter()
-    observed: Counter[str] = Counter()
+    faults: dict[str, Counter[str]] = {"injected": Counter(), "observed": Counter()}
     for case in report.iter("testcase"):
         result.tests += 1
         result.failures += any(case.find(outcome) is not None for outcome in ("failure", "error"))
@@ -58,11 +58,13 @@ def summed(name: str, report: ET.Element) -> Result:
                 result.violations += int(value)
             elif key in COUNTED:
                 counts[key] += int(value)
-            elif key.startswith("injected "):
-                injected[key.removeprefix("injected ")] += int(value)
-            elif key.startswith("observed "):
-                observed[key.removeprefix("observed ")] += int(value)
-    result.counts, result.injected, result.observed = dict(counts), dict(injected), dict(observed)
+            elif key.startswith("slowest "):
+                what = f"{key.removeprefix('slowest ')} in {(case.get('name') or '').partition('[')[0]}"
+                result.slowest[what] = max(float(value), result.slowest.get(what, 0.0))
+            elif (sort := key.partition(" ")[0]) in faults:
+                faults[sort][key.removeprefix(f"{sort} ")] += int(value)
+    result.counts = dict(counts)
+    result.injected, result.observed = dict(faults["injected"]), dict(faults["observed"])
     return result
 
 
@@ -117,6 +119,7 @@ def _details(result: Result) -> list[str]:
     for kind, count in result.injected.items():
         wanted = f" of {result.needed[kind]} in a full run" if kind in result.needed else ""
         lines.append(f"{result.layer}: {kind}: injected {count}{wanted}, met {result.observed.get(kind, 0)}")
+    lines += [f"{result.layer}: slowest {what}: {seconds:.3f} s" for what, seconds in sorted(result.slowest.items())]
     lines += [f"{result.layer}: found: {what}" for what in result.found]
     if schedules := result.counts.get("schedules"):
         lines.append(f"{result.layer}: {schedules:,} schedules: fewer than {3 / schedules:.4%} violate (95 %)")

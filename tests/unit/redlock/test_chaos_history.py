@@ -20,6 +20,8 @@ from tests.chaos.history import (
     overlaps,
     read,
     refused_holders,
+    slow_calls,
+    slowest_calls,
     thin_leases,
     unordered_fences,
 )
@@ -225,3 +227,37 @@ def test_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
         json.dumps({"t": 2, "op": "lost"}) + "\n" + json.dumps({"t": 1, "op": "lost"}) + "\n" + '{"t": 3, "o'
     )
     assert [event["t"] for event in read([path])] == [1, 2]
+
+
+# -- calls
+
+
+@pytest.mark.parametrize(
+    ("stalls", "found"),
+    [
+        ([], 1),
+        ([(1.0, 1.2)], 1),
+        ([(1.2, 1.6)], 0),
+        ([(0.2, 1.1), (1.9, 3.0), (1.5, 1.75)], 0),
+        ([(0.0, 0.9), (2.1, 5.0)], 1),
+    ],
+    ids=["none", "too short", "in it", "in it in part", "before and after it"],
+)
+def test_call_that_took_too_long_is_found_unless_its_process_stood_still(
+    stalls: list[tuple[float, float]], found: int
+) -> None:
+    call = noted(2.0, "called", what="acquire", began=1.0)
+    events = [call, *(noted(until, "stalled", began=began) for began, until in stalls)]
+    assert slow_calls(events, {"acquire": 0.7}) == [call] * found
+
+
+def test_another_clients_stall_is_no_excuse() -> None:
+    call = noted(2.0, "called", what="release", began=1.0)
+    stall = noted(2.0, "stalled", began=1.0) | {"client": "other"}
+    assert slow_calls([call, stall], {"release": 0.7}) == [call]
+
+
+def test_slowest_call_of_each_kind_is_reported() -> None:
+    calls = [("acquire", 0.5), ("acquire", 0.2), ("extend", 0.1)]
+    events = [noted(1.0, "called", what=what, began=1.0 - lasted) for what, lasted in calls]
+    assert slowest_calls(events) == pytest.approx({"acquire": 0.5, "extend": 0.1})

@@ -17,7 +17,7 @@ def report(*cases: str) -> Result:
     return summed("layer", ET.fromstring(text))  # noqa: S314
 
 
-def case(outcome: str = "", **properties: int) -> str:
+def case(outcome: str = "", **properties: float) -> str:
     """Return a test case in JUnit's XML."""
     listed = "".join(f'<property name="{name.replace("_", " ")}" value="{n}"/>' for name, n in properties.items())
     return f'<testcase name="t"><properties>{listed}</properties>{outcome}</testcase>'
@@ -32,6 +32,12 @@ def test_numbers_are_added_up() -> None:
         {"pause": 1},
     )
     assert result.is_well
+
+
+def test_slowest_call_of_a_test_in_any_of_its_runs_is_shown() -> None:
+    result = judged(report(case(slowest_acquire=0.25), case(slowest_acquire=0.5), case(slowest_release=0.125)))
+    assert result.slowest == {"acquire in t": 0.5, "release in t": 0.125}
+    assert "layer: slowest acquire in t: 0.500 s" in table([result])
 
 
 @pytest.mark.parametrize(
