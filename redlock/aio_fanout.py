@@ -147,7 +147,7 @@ class AsyncFanout:
                 done.set()
 
         members = self._members.all
-        questions += [Question(each, members, self._clock, settled, self._set_timer) for each in broadcasts]
+        questions += [Question(each, members, self._clock, self._set_timer, settled) for each in broadcasts]
         try:
             for question in questions:
                 self._open.add(question)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 from redlock.clock import clock
 from redlock.events import Observer, log_event
 from redlock.fanout import Fanout
+from redlock.forking import starts_afresh_in_children
 from redlock.node import Node, NodeSource, parse_nodes
 from redlock.plan import Broadcast, Plan, Sleep, Step
 from redlock.protocol import check_nodes
@@ -35,9 +35,13 @@ class Nodes:
         self, sources: Sequence[NodeSource | Node], node_timeout: float = 0.5, observer: Observer = log_event
     ) -> None:
         self._timeout = node_timeout
-        self._mutex = threading.Lock()
-        self._running = 0
         self._fanout = Fanout(parse_nodes(sources), node_timeout, clock, observer)
+        self._running: set[object] = set()
+        starts_afresh_in_children(self)
+
+    def after_fork(self) -> None:
+        """Forget what the parent's threads are doing."""
+        self._running = set()
 
     def __len__(self) -> int:
         return len(self._fanout.names)
@@ -53,13 +57,12 @@ class Nodes:
         An exception that interrupts it, of whatever kind, is thrown into the plan, and what the plan then asks for is
         still done.
         """
-        with self._mutex:
-            self._running += 1
+        running = object()
         try:
+            self._running.add(running)
             return self._run(plan)
         finally:
-            with self._mutex:
-                self._running -= 1
+            self._running.discard(running)
 
     def _run(self, plan: Plan[T]) -> T:
         resume: Callable[[Any], Step] = plan.send

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
 from collections.abc import Sequence
 
 from redlock.errors import SettingsError
@@ -29,11 +28,10 @@ from redlock.plan import Broadcast, Clock, nobody
 from redlock.polling import PolledMembers
 from redlock.question import Question, is_for_all
 from redlock.quorum import Vote
+from redlock.sweeper import Sweeper
 
 __all__ = ["Fanout"]
 
-_SWEEP_PAUSE = 0.05
-"""Seconds between two looks after nodes that are owed something."""
 _GRACE = 0.05
 """Seconds after its deadline at which a waiting thread stops to rely on the leading one."""
 _PATIENCE = 0.0003
@@ -68,13 +66,14 @@ class Fanout:
         self._active: list[Party] = []
         self._leader: Party | None = None
         self._due_at = math.inf
-        self._sweeps = False
+        self._sweeper = Sweeper(self._helper, self._is_owing, self._come_by)
         self._refuses = self._closed = False
 
     def after_fork(self) -> None:
         """Start afresh in a child process."""
-        self._members.abandon()
+        parents = self._members
         self._start_afresh()
+        parents.abandon()
 
     @property
     def names(self) -> list[str]:
@@ -91,19 +90,15 @@ class Fanout:
             raise SettingsError("closed: the connections to the nodes are not opened again")
         party = Party(broadcasts, self._members.all, self._clock, self._hurry)
         try:
-            with self._mutex:
-                self._inbox.append(party)
-                leads = self._leader is None
-                if leads:
-                    self._leader = party
-            if leads or self._follow(party):
-                self._lead(party)
-        finally:
             try:
+                self._join(party)
+            finally:
                 self._leave(party)
-            except BaseException:
-                self._leave(party)  # an interrupt hit this very step; the others must not follow a thread that is gone
-                raise
+        except BaseException:
+            self._leave(
+                party
+            )  # again: an interrupt may have hit that very step, and nobody can follow a thread that left
+            raise
         return [question.result() for question in party.questions]
 
     def refuse(self) -> None:
@@ -123,6 +118,15 @@ class Fanout:
 
     # -- leading and following
 
+    def _join(self, party: Party) -> None:
+        with self._mutex:
+            self._inbox.append(party)
+            leads = self._leader is None
+            if leads:
+                self._leader = party
+        if leads or self._follow(party):
+            self._lead(party)
+
     def _follow(self, party: Party) -> bool:
         """Wait until the leading thread has the answers, or passes the lead on (True)."""
         now = self._clock()
@@ -131,44 +135,47 @@ class Fanout:
         until = now + _LONGEST_PATIENCE
         while party.is_open:
             party.sleep(until - self._clock())
+            if not party.is_open:
+                break
             with self._mutex:
                 if self._leader is party:
                     return True
-            if party.is_open and self._clock() >= party.deadline + _GRACE:
-                return False
+            if self._clock() >= party.deadline + _GRACE:
+                break
             if party in self._inbox:
                 self._members.disturb()
             until = party.deadline + _GRACE
         return False
 
     def _leave(self, party: Party) -> None:
-        """Stop waiting; pass the lead on if this thread has it."""
+        """Stop waiting; pass the lead on if this thread has it. Where it is interrupted it can be done again."""
         party.give_up()
         with self._mutex:
             if party in self._inbox:
                 self._inbox.remove(party)
             if self._leader is not party:
                 return
-            settled = self._settled()
-            self._leader = next(iter(self._active or self._inbox), None)
-            if self._leader:
-                self._leader.wake()  # first: whoever has its answers can wait for the one who fetches those of others
-        for other in settled:
-            other.wake()
+            following = next((other for other in self._active + self._inbox if other.is_open), None)
+            if following is not None:
+                following.wake()  # first: whoever has its answers can wait for the one who fetches those of others
+            self._wake_settled()
+            if following is None and self._closed:
+                self._members.close()
+            self._leader = following
 
-    def _settled(self) -> list[Party]:
-        """Take out those who have their answers."""
+    def _wake_settled(self) -> None:
+        """Wake those who have their answers, and forget them: in this order, for a second time does no harm."""
         settled = [party for party in self._active if not party.is_open]
+        for party in settled:
+            party.wake()
         if settled:
             self._active = [party for party in self._active if party.is_open]
-        return settled
 
     def _lead(self, party: Party) -> None:
         try:
             while party.is_open:
                 self._take_in()
-                for other in self._settled():
-                    other.wake()
+                self._wake_settled()
                 if party.is_open:
                     self._exchange()
         except BaseException:
@@ -177,9 +184,11 @@ class Fanout:
 
     def _abort(self) -> None:
         """Leave nothing half done: undo and close what is in flight, and let nobody wait for it."""
-        self._members.drop_in_use("the thread that asked for all was interrupted")
-        for party in self._active:
-            party.give_up()
+        try:
+            self._members.drop_in_use("the thread that asked for all was interrupted")
+        finally:
+            for party in self._active:
+                party.give_up()
 
     # -- one turn of the leading thread
 
@@ -198,7 +207,7 @@ class Fanout:
             question.send()
         self._members.flush()
         if not self._members.is_complete:
-            self._sweep_soon()
+            self._sweeper.begin()
 
     def _connect(self, questions: Sequence[Question]) -> None:
         waiting = [question.overdue_at for question in questions if question.broadcast.enough is not nobody]
@@ -230,18 +239,11 @@ class Fanout:
 
     # -- what nodes that were away have still to be told
 
-    def _sweep_soon(self) -> None:
-        with self._mutex:
-            if self._sweeps or self._closed or not self._members.is_owing:
-                return
-            self._sweeps = True
-        self._helper.do(self._sweep, may_wait=True)
+    def _is_owing(self) -> bool:
+        return not self._closed and self._members.is_owing
 
-    def _sweep(self) -> None:
-        """Come by until nothing is owed any more: each turn of a leading thread reconnects and sends what is owed."""
-        time.sleep(_SWEEP_PAUSE)
+    def _come_by(self) -> None:
+        """Ask nobody: each turn of a leading thread reconnects and sends what is owed."""
         if not self._closed:
             with contextlib.suppress(SettingsError):
                 self.ask([Broadcast((None,) * len(self._nodes), self._timeout, nobody)])
-        self._sweeps = False
-        self._sweep_soon()

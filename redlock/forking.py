@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from typing import Protocol
@@ -14,6 +15,7 @@ class _StartsAfresh(Protocol):
         """Start afresh in a child process."""
 
 
+_logger = logging.getLogger(__name__)
 _KNOWN: weakref.WeakSet[_StartsAfresh] = weakref.WeakSet()
 
 
@@ -24,7 +26,10 @@ def starts_afresh_in_children(each: _StartsAfresh) -> None:
 
 def _tell() -> None:
     for each in list(_KNOWN):
-        each.after_fork()
+        try:
+            each.after_fork()
+        except Exception:  # noqa: PERF203 - each for itself
+            _logger.exception("a child process does not start afresh")
 
 
 os.register_at_fork(after_in_child=_tell)

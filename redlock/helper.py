@@ -30,9 +30,9 @@ class Helper:
         """Do a job soon: when it is its turn; or at once, on a thread that ends with it, if the helper is busy."""
         with self._mutex:
             is_for_us = may_wait or not self._left
-            self._left += is_for_us
             if is_for_us and self._thread is None:
                 self._thread = _started(_work, self._jobs, weakref.ref(self))
+            self._left += is_for_us
         if is_for_us:
             self._jobs.put(job)
         else:

@@ -91,20 +91,15 @@ class Link:
         self._connection, self._socket, self._reader, self.fileno = connection, sock, new_reader(), sock.fileno()
         self._is_tls = isinstance(sock, ssl.SSLSocket)
 
-    def send(self, slot: Slot, data: bytes | None = None) -> None:
-        """Queue a command; `flush` writes it. A script's first call on a link brings its text, later ones its hash.
-
-        Args:
-            slot: The command, and who gets its reply.
-            data: The command's bytes by hash, if they are at hand.
-        """
+    def send(self, slot: Slot) -> None:
+        """Queue a command; `flush` writes it. A script's first call on a link brings its text, later ones its hash."""
         sha = slot.command.script.sha
         self._sent += 1
         by_text = sha not in self._texts
         if by_text:
             self._texts[sha] = self._sent
         self._slots.append(slot)
-        self._unsent += packed(slot.command, by_text=by_text) if by_text or data is None else data
+        self._unsent += packed(slot.command, by_text=True) if by_text else slot.data
 
     def flush(self) -> None:
         """Write what the socket takes.
@@ -213,8 +208,7 @@ class Link:
             self._socket.close()
         self._connection = None
         self._socket = None
-        self._slots.clear()
-        self._unsent.clear()
+        self._slots, self._unsent = deque(), bytearray()  # new ones: the parent's thread may have been at the old ones
 
 
 def _check_server(info: Any, tolerated: Collection[str]) -> str | None:

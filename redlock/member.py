@@ -11,6 +11,7 @@ from redlock.node import NO_TLS_HINT, Node, NodeFaultError
 from redlock.plan import Clock, Command
 from redlock.quorum import Vote, VoteKind
 from redlock.slot import Slot
+from redlock.wire import packed
 
 __all__ = ["Member"]
 
@@ -53,7 +54,7 @@ class Member:
         while self.owed:
             worth_until, command = self.owed.popleft()
             if worth_until > now:
-                self.link.send(Slot(command, None, now, now + timeout))
+                self.link.send(Slot(command, packed(command), None, now + timeout, now))
 
     def unknown(self, cause: str | None = None) -> Vote:
         """Return this node's vote while it gives none: for the given cause, or for what is wrong with it."""

@@ -54,7 +54,7 @@ class Members:
         raise NotImplementedError
 
     def unwatch(self, member: Member) -> None:
-        """Stop watching the socket of a link that is about to be closed."""
+        """Stop watching the socket of a link that is about to be closed, if it is watched."""
         raise NotImplementedError
 
     def begin(self, opening: Callable[[], None], *, may_wait: bool) -> None:
@@ -104,7 +104,12 @@ class Members:
         for member in self.all:
             if not member.link.is_open and not member.is_opening and (is_short or member.retry_at <= now):
                 member.is_opening = True
-                self.begin(functools.partial(self._open, member), may_wait=not is_short)
+                try:
+                    self.begin(functools.partial(self._open, member), may_wait=not is_short)
+                except BaseException as error:  # no thread is to be had, or an interrupt
+                    member.opened = NodeFaultError(f"{type(error).__name__}: {error}")
+                    if not isinstance(error, Exception):
+                        raise
         return is_short
 
     def _open(self, member: Member) -> None:
@@ -136,6 +141,9 @@ class Members:
             member.opened, member.is_opening = None, False
             if isinstance(result, NodeFaultError):
                 self._failed(member, result)
+                continue
+            if member.link.is_open:
+                result.close(NodeFaultError("there is one already"))
                 continue
             self._check_distinct(member, result)
             if member.fault is not None:
@@ -193,10 +201,10 @@ class Members:
         self.is_complete = False
         if member.link.is_open:
             self.unwatch(member)
-        self._failed(member, fault)
-        now = self._clock()
-        for command in member.link.close(fault):
+        owed, now = member.link.close(fault), self._clock()
+        for command in owed:
             member.owe(command, now)
+        self._failed(member, fault)  # last: an interrupt may hit the observer
 
     def _failed(self, member: Member, fault: NodeFaultError) -> None:
         is_first = member.fault is None

@@ -22,7 +22,7 @@ class Party:
         on_hurry: As for `Question`.
     """
 
-    __slots__ = ("_left", "_wake", "deadline", "questions")
+    __slots__ = ("_wake", "deadline", "questions")
 
     def __init__(
         self,
@@ -31,19 +31,15 @@ class Party:
         clock: Clock,
         on_hurry: Callable[[float], None],
     ) -> None:
-        self.questions = [Question(broadcast, members, clock, self._settled, on_hurry) for broadcast in broadcasts]
+        self.questions = [Question(broadcast, members, clock, on_hurry) for broadcast in broadcasts]
         self.deadline = max([question.overdue_at for question in self.questions])
-        self._left = len(self.questions)
         self._wake = threading.Lock()
         self._wake.acquire()
 
     @property
     def is_open(self) -> bool:
         """Whether an answer is missing."""
-        return self._left > 0
-
-    def _settled(self) -> None:
-        self._left -= 1
+        return True in [question.is_open for question in self.questions]
 
     def give_up(self) -> None:
         """Settle what is open with the votes that are there."""

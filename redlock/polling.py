@@ -43,9 +43,9 @@ class PolledMembers(Members):
         self._poll.register(member.link.fileno, select.POLLIN)
 
     def unwatch(self, member: Member) -> None:
-        """Stop polling a socket."""
-        del self._by_fd[member.link.fileno]
-        self._poll.unregister(member.link.fileno)
+        """Stop polling a socket, if it is polled."""
+        if self._by_fd.pop(member.link.fileno, None) is not None:
+            self._poll.unregister(member.link.fileno)
 
     def begin(self, opening: Callable[[], None], *, may_wait: bool) -> None:
         """Let the helper open a connection."""

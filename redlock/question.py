@@ -31,8 +31,10 @@ class Question:
         broadcast: What is asked.
         members: The nodes.
         clock: Seconds.
-        on_settled: Called once, when it is decided, overdue or given up.
         on_hurry: Called with the deadline when it was moved forward.
+        on_settled: Called once, when it is decided, overdue or given up.
+    Raises:
+        UnicodeEncodeError: A command cannot be packed: here, on the thread that asks.
     """
 
     __slots__ = (
@@ -40,6 +42,7 @@ class Question:
         "_members",
         "_on_hurry",
         "_on_settled",
+        "_slots",
         "broadcast",
         "count",
         "deadline",
@@ -54,8 +57,8 @@ class Question:
         broadcast: Broadcast,
         members: Sequence[Member],
         clock: Clock,
-        on_settled: Callable[[], None],
         on_hurry: Callable[[float], None],
+        on_settled: Callable[[], None] = lambda: None,
     ) -> None:
         self.broadcast = broadcast
         self._members = members
@@ -71,22 +74,25 @@ class Question:
         self.count = Count(nodes, missing=nodes)
         self.is_open = True
         self.is_decided = False
+        self._slots: list[Slot | None] = []
+        slot: Slot | None = None
+        for command in broadcast.commands:
+            if command is not None and (slot is None or command is not slot.command):  # mostly all nodes get the same
+                slot = Slot(command, packed(command), self, self.overdue_at)
+            self._slots.append(slot if command is not None else None)
 
     def send(self) -> None:
         """Queue the commands on the links that are open; nodes without one are unknown at once."""
         now = self._clock()
-        slot: Slot | None = None
-        data = b""
-        for index, (command, member) in enumerate(zip(self.broadcast.commands, self._members, strict=True)):
-            if command is None:
+        for index, (slot, member) in enumerate(zip(self._slots, self._members, strict=True)):
+            if slot is None:
                 self._take(index, member.unknown("not asked"))
             elif member.link.is_open:
-                if slot is None or command is not slot.command:  # mostly all nodes get the same
-                    slot, data = Slot(command, self, now, self.overdue_at), packed(command)
-                member.link.send(slot, data)
+                slot.sent_at = now
+                member.link.send(slot)
             else:
                 self._take(index, member.unknown())
-                member.owe(command, now)
+                member.owe(slot.command, now)
         self._consider(now)
 
     def answered(self, index: int, reply: Any, now: float) -> None:

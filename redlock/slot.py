@@ -27,15 +27,17 @@ class Slot:
 
     Args:
         command: What was sent.
+        data: The command's bytes, by its script's hash.
         asker: Who gets the replies; None if nobody waits for them.
-        sent_at: Clock reading when it was queued.
         deadline: Clock reading after which a link that has not answered it is given up.
+        sent_at: Clock reading when it was queued on the links.
     """
 
     command: Command
+    data: bytes
     asker: Asker | None
-    sent_at: float
     deadline: float
+    sent_at: float = 0.0
 
     @property
     def is_wanted(self) -> bool:

@@ -123,7 +123,7 @@ class _Ask:
     def start(self) -> None:
         process = self.process
         self.questions = [
-            _WatchedQuestion(broadcast, process.members.all, process.clock, self._settled, process.arm)
+            _WatchedQuestion(broadcast, process.members.all, process.clock, process.arm, self._settled)
             for broadcast in self.broadcasts
         ]
         for question in self.questions:

@@ -66,13 +66,13 @@ def test_thread_that_is_interrupted_while_it_leaves_takes_nobody_with_it(
     nodes.check()
     fanout, hit = nodes._fanout, []
 
-    def settled() -> list[Any]:
+    def wake_settled() -> None:
         if not hit and fanout._leader is not None and not fanout._leader.is_open:
             hit.append(fanout._leader)
             raise InterruptedHere
-        return type(fanout)._settled(fanout)
+        type(fanout)._wake_settled(fanout)
 
-    monkeypatch.setattr(fanout, "_settled", settled)
+    monkeypatch.setattr(fanout, "_wake_settled", wake_settled)
     with pytest.raises(InterruptedHere):
         nodes.run(_asking_a_quorum())
     assert hit

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -187,3 +189,30 @@ def test_asyncio_childs_exit_and_collection_leave_the_parent_alone(trio: LocalNo
         await redlock.close()
 
     asyncio.run(scenario())
+
+
+def test_child_of_a_process_whose_threads_ask_starts_afresh(trio: LocalNodes, serving: Any) -> None:
+    """Forked at any moment of other threads' sending and reading: it has its own connections, and closes at once."""
+    redlock = serving(trio)
+    ends = threading.Event()
+
+    def work(number: int) -> None:
+        while not ends.is_set():
+            redlock.acquire(f"parents {number}").release()
+
+    def play() -> str:
+        lease = redlock.acquire("childs", ttl=1.0)
+        assert lease.release()
+        began = time.monotonic()
+        redlock.close()
+        return "at once" if time.monotonic() - began < 0.5 else "late"
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert {in_child(play) for _ in range(25)} == {"'at once'"}
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(5.0)
