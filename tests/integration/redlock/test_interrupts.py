@@ -89,14 +89,16 @@ def test_interrupt_at_any_line_hits_nobody_else(nodes: Nodes) -> None:
 
     other = threading.Thread(target=ask_all_the_time)
     other.start()
-    line = 0
-    while where := interrupted(lambda: nodes.run(asking()), line := line + 1):
-        assert happens(lambda: nodes.run(asking()) >= 2), f"nobody is answered after an interrupt at {where}"
+    hits = set()
+    for line in range(1, 450):
+        if where := interrupted(lambda: nodes.run(asking()), line):  # fewer lines where the other thread leads
+            hits.add(where)
+            assert happens(lambda: nodes.run(asking()) >= 2), f"nobody is answered after an interrupt at {where}"
     ends.set()
     other.join(5.0)
     assert not other.is_alive()
-    assert line > 100
-    assert answers.count(0) <= line, "at most what was under way with it"
+    assert len(hits) > 100
+    assert answers.count(0) <= len(hits), "at most what was under way with one"
 
 
 def test_interrupt_while_the_observer_is_told_of_a_node(nodes3: LocalNodes) -> None:
