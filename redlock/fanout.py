@@ -95,9 +95,7 @@ class Fanout:
             finally:
                 self._leave(party)
         except BaseException:
-            self._leave(
-                party
-            )  # again: an interrupt may have hit that very step, and nobody can follow a thread that left
+            self._leave(party)  # again: an interrupt may have hit that very step
             raise
         return [question.result() for question in party.questions]
 
@@ -108,7 +106,7 @@ class Fanout:
             self._members.disturb()
 
     def close(self) -> None:
-        """Close all connections; whoever still waits gets unknown votes."""
+        """Close all connections, or let whoever leads do it at the end; whoever still waits gets unknown votes."""
         self._refuses = True
         with self._mutex:
             if self._leader is None and not self._closed:

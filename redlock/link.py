@@ -41,7 +41,7 @@ class Link:
         index: The node's place among the votes.
     """
 
-    def __init__(self, node: Node, clock: Clock, index: int = 0) -> None:
+    def __init__(self, node: Node, clock: Clock, index: int) -> None:
         self.node = node
         self._index = index
         self._clock = clock
@@ -154,8 +154,7 @@ class Link:
             raise NodeFaultError("a reply that nobody asked for")
         slot = self._slots.popleft()
         self._answered += 1
-        asker = slot.asker
-        if asker is not None and asker.is_open:  # others may have lain in the socket until somebody read them
+        if slot.is_wanted:  # others may have lain in the socket until somebody read them
             self.usual += (now - slot.sent_at - self.usual) / 8
         if isinstance(reply, ReplyError):
             if str(reply).startswith("NOSCRIPT"):
@@ -164,8 +163,7 @@ class Link:
             if fault := closing_fault(reply):
                 slot.answer(self._index, fault, now)
                 raise fault
-        if asker is not None:
-            asker.answered(self._index, reply, now)
+        slot.answer(self._index, reply, now)
 
     def _send_again(self, slot: Slot) -> None:
         """Send a command again whose script the server does not know (any more); its text once for all of them."""

@@ -24,7 +24,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 class Member:
     """One node: its link, and when to try it again after a failure."""
 
-    def __init__(self, node: Node, clock: Clock, index: int = 0) -> None:
+    def __init__(self, node: Node, clock: Clock, index: int) -> None:
         self.node = node
         self.name = node.name
         self.index = index

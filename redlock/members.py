@@ -1,7 +1,7 @@
 """The connections of one process to all nodes: opening, giving up, leaving out. Shared by both drivers.
 
-Only the thread that leads the fan-out (or the event loop's) calls in here; the threads that open a connection leave
-their result behind and end. A node that fails is left out for a short, growing, jittered pause, and reconnected in the
+Only the thread that leads the fan-out (or the event loop's) calls in here; whatever thread opens a connection leaves
+it behind for them. A node that fails is left out for a short, growing, jittered pause, and reconnected in the
 background afterwards; but where no quorum is connected, all are tried at once and waited for.
 """
 
@@ -146,12 +146,13 @@ class Members:
                 result.close(NodeFaultError("there is one already"))
                 continue
             self._check_distinct(member, result)
-            if member.fault is not None:
-                notify(self._observer, NodeUp(member.node.name))
+            was_down = member.fault is not None
             member.link, member.fault, member.failures = result, None, 0
             self.watch(member)
             member.pay(self._clock(), self._timeout)
             self.is_complete = all(other.link.is_open for other in self.all)
+            if was_down:
+                notify(self._observer, NodeUp(member.node.name))  # last, as in `drop`
 
     def _check_distinct(self, member: Member, link: Link) -> None:
         if "same_server" in member.node.tolerated:

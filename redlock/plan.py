@@ -31,7 +31,7 @@ T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
 """Seconds that never jump: CLOCK_BOOTTIME where there is one, else monotonic."""
 Enough: TypeAlias = Callable[["Count"], bool]
-"""Whether a round may end; asked before the first answer, and from the one on that makes a majority of answers."""
+"""Whether a round may end; asked before the first answer, and as soon as the nodes that are missing are no majority."""
 
 
 class Command(NamedTuple):

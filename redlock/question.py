@@ -110,7 +110,7 @@ class Question:
             command = self.broadcast.commands[index]
             given = vote(member.name, reply, command.script.grants if command else 0)
         self._take(index, given)
-        if self.count.missing < self.count.quorum:  # a majority has answered
+        if self.count.missing < self.count.quorum:  # before that nothing can be decided
             self._consider(now)
 
     def _take(self, index: int, given: Vote) -> None:
@@ -138,7 +138,7 @@ class Question:
         """Return whether a node is missing whose objection nobody has heard, because it always comes too late."""
         if self.broadcast.enough is nobody:
             return False
-        return True in [member.was_late_to_object for member in self._missing()]
+        return any(member.was_late_to_object for member in self._missing())
 
     def settle(self) -> None:
         """End the question with the votes that are there."""

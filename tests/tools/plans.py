@@ -10,6 +10,7 @@ from typing import Any
 from redlock import Broadcast, Settings, Vote, VoteKind
 from redlock.plan import Command, Plan
 from redlock.protocol import LockProtocol
+from redlock.scripts import PING
 
 NAMES = tuple(f"n{number}" for number in range(1, 10))
 
@@ -71,6 +72,13 @@ def protocol(
     tokens = (f"t{number}" for number in itertools.count(1))
     observer = events.append if events is not None else lambda _event: None
     return LockProtocol(settings or Settings(), size, clock, lambda: next(tokens), observer)
+
+
+def asking(least: int = 2, timeout: float = 0.4, arguments: tuple[str, ...] = ()) -> Plan[int]:
+    """Ask three real nodes for a sign of life; return how many gave it, once so many did."""
+    command = Command(PING, (), arguments)
+    votes = yield Broadcast.to_all(command, 3, timeout, lambda count: count.granted >= least)
+    return sum(vote.kind is VoteKind.GRANTED for vote in votes)
 
 
 def scripts_of(step: Any) -> list[str | None]:

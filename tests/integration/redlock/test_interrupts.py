@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import sys
 import threading
@@ -13,11 +14,11 @@ from typing import Any
 import pytest
 
 import redlock
-from redlock import Broadcast, Command, Event, NodeDown, Nodes, Plan, helper, load_script
+from redlock import Event, NodeDown, Nodes, helper
 from redlock.local import LocalNodes
 from tests.tools.peek import happens
+from tests.tools.plans import asking
 
-PING = load_script("redlock", "ping")
 FOLDER = str(Path(redlock.__file__).parent)
 TIMEOUT = 0.4
 
@@ -26,19 +27,33 @@ class InterruptedHere(BaseException):
     """What hits a thread from outside."""
 
 
-def asking(arguments: tuple[str, ...] = (), least: int = 2) -> Plan[int]:
-    """Return how many nodes answered, once so many did."""
-    command = Command(PING, (), arguments)
-    votes = yield Broadcast.to_all(command, 3, TIMEOUT, lambda count: count.granted >= least)
-    return sum(vote.kind.value == "granted" for vote in votes)
-
-
 @pytest.fixture
 def nodes(nodes3: LocalNodes) -> Iterator[Nodes]:
     nodes = Nodes(nodes3.urls, TIMEOUT, observer=lambda _event: None)
     nodes.check()
     yield nodes
     nodes.close()
+
+
+@contextlib.contextmanager
+def others_asking(nodes: Nodes, count: int) -> Iterator[list[int]]:
+    """Let threads ask all the time; yield how many nodes answered each of their questions."""
+    ends, answers = threading.Event(), []
+
+    def ask() -> None:
+        while not ends.is_set():
+            answers.append(nodes.run(asking()))
+
+    threads = [threading.Thread(target=ask) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(5.0)
+    assert not [thread for thread in threads if thread.is_alive()]
 
 
 def interrupted(work: Callable[[], Any], line: int) -> str:
@@ -81,22 +96,12 @@ def _takes_a_lock(frame: Any) -> bool:
 
 def test_interrupt_at_any_line_hits_nobody_else(nodes: Nodes) -> None:
     """Beside it another thread asks all the time; afterwards whoever asks is answered, by fresh connections."""
-    ends, answers = threading.Event(), []
-
-    def ask_all_the_time() -> None:
-        while not ends.is_set():
-            answers.append(nodes.run(asking()))
-
-    other = threading.Thread(target=ask_all_the_time)
-    other.start()
     hits = set()
-    for line in range(1, 450):
-        if where := interrupted(lambda: nodes.run(asking()), line):  # fewer lines where the other thread leads
-            hits.add(where)
-            assert happens(lambda: nodes.run(asking()) >= 2), f"nobody is answered after an interrupt at {where}"
-    ends.set()
-    other.join(5.0)
-    assert not other.is_alive()
+    with others_asking(nodes, 1) as answers:
+        for line in range(1, 450):
+            if where := interrupted(lambda: nodes.run(asking()), line):  # fewer lines where the other thread leads
+                hits.add(where)
+                assert happens(lambda: nodes.run(asking()) >= 2), f"nobody is answered after an interrupt at {where}"
     assert len(hits) > 100
     assert answers.count(0) <= len(hits), "at most what was under way with one"
 
@@ -122,21 +127,10 @@ def test_interrupt_while_the_observer_is_told_of_a_node(nodes3: LocalNodes) -> N
 
 def test_what_cannot_be_sent_is_said_to_whoever_asks_it(nodes: Nodes) -> None:
     """It is packed on the thread that asks; others, who share the connections, do not notice."""
-    ends, answers = threading.Event(), []
-
-    def ask_all_the_time() -> None:
-        while not ends.is_set():
-            answers.append(nodes.run(asking()))
-
-    others = [threading.Thread(target=ask_all_the_time) for _ in range(3)]
-    for other in others:
-        other.start()
-    for _ in range(200):
-        with pytest.raises(UnicodeEncodeError):
-            nodes.run(asking(("\ud800",)))
-    ends.set()
-    for other in others:
-        other.join(5.0)
+    with others_asking(nodes, 3) as answers:
+        for _ in range(200):
+            with pytest.raises(UnicodeEncodeError):
+                nodes.run(asking(arguments=("\ud800",)))
     assert min(answers) >= 2
 
 
@@ -165,10 +159,29 @@ def test_closing_while_somebody_leads_closes_the_connections(nodes3: LocalNodes)
     nodes.check()
     members = nodes._fanout._members
     nodes3[2].pause()
-    leading = threading.Thread(target=nodes._fanout.ask, args=([Broadcast.to_all(Command(PING, (), ()), 3, 3.0)],))
+    leading = threading.Thread(target=nodes._fanout.ask, args=([next(asking(least=3, timeout=3.0))],))
     leading.start()
     assert happens(lambda: members.waits_since < float("inf"))
     nodes.close()
     leading.join(5.0)
     assert not [member for member in members.all if member.link.is_open]
     nodes3[2].resume()
+
+
+def test_thread_that_is_interrupted_while_it_leaves_takes_nobody_with_it(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It led, and its last step is not carried out; whoever asks next still finds somebody who asks for all."""
+    fanout, hit = nodes._fanout, []
+
+    def wake_settled() -> None:
+        if not hit and fanout._leader is not None and not fanout._leader.is_open:
+            hit.append(fanout._leader)
+            raise InterruptedHere
+        type(fanout)._wake_settled(fanout)
+
+    monkeypatch.setattr(fanout, "_wake_settled", wake_settled)
+    with pytest.raises(InterruptedHere):
+        nodes.run(asking())
+    assert hit
+    assert nodes.run(asking()) >= 2

@@ -93,6 +93,14 @@ def test_decided_rounds_stay_as_they_are(nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", SIZES)
+def test_nothing_is_decided_while_a_majority_is_missing(nodes: int) -> None:
+    """So nobody need ask before; two refusals of four nodes decide, which is before a majority has answered."""
+    for kinds in _multisets(nodes, missing=True):
+        count = Count.of(_votes(kinds))
+        assert not is_decided(count) or count.missing < count.quorum, kinds
+
+
+@pytest.mark.parametrize("nodes", SIZES)
 def test_round_with_all_votes_is_decided(nodes: int) -> None:
     """Nobody waits for a time-out when every node has answered, with a quorum or without."""
     undecided = [kinds for kinds in _multisets(nodes, missing=False) if not is_decided(Count.of(_votes(kinds)))]
