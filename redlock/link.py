@@ -19,7 +19,7 @@ from redis.connection import AbstractConnection
 from redlock.facts import Facts, unfit
 from redlock.node import Node, NodeFaultError
 from redlock.plan import Clock, Command
-from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader
+from redlock.resp import NO_REPLY, PENDING, ReplyError, new_reader
 from redlock.slot import Slot
 from redlock.wire import closing_fault, disconnect, packed, socket_of, talk
 
@@ -144,7 +144,7 @@ class Link:
                 self.flush()  # what has to be sent again
         except _WOULD_BLOCK:
             return
-        except ProtocolError as error:
+        except NO_REPLY as error:
             raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
         except OSError as error:
             raise NodeFaultError(f"{type(error).__name__}: {error}") from error

@@ -15,7 +15,7 @@ try:  # here, not on the threads that connect: of an import that fails, another 
 except ImportError:
     HiredisReader: Any = None  # type: ignore[no-redef]
 
-__all__ = ["PENDING", "ProtocolError", "Reader", "ReplyError", "new_reader", "pack"]
+__all__ = ["NO_REPLY", "PENDING", "ProtocolError", "Reader", "ReplyError", "new_reader", "pack"]
 
 
 class ProtocolError(Exception):
@@ -28,6 +28,8 @@ class ReplyError(Exception):
 
 PENDING = object()
 """What a reader returns while the next reply is not complete."""
+NO_REPLY = (ProtocolError, TypeError)
+"""What readers raise at bytes that are no reply; hiredis the latter, at a map with a key that is a list."""
 
 
 def pack(parts: Iterable[str | int]) -> bytes:
@@ -40,10 +42,11 @@ def pack(parts: Iterable[str | int]) -> bytes:
 
 
 class Reader:
-    """Incremental reader of RESP2 replies and of the RESP3 types that scripts can return.
+    """Incremental reader of RESP2 replies, and of those RESP3 types in which our questions are answered.
 
     Fed with any split of the bytes it returns the same replies; on anything else it raises ProtocolError and stays
-    unusable. Text is decoded as UTF-8; what is none of it becomes replacement characters.
+    unusable. It takes nothing that hiredis refuses: whoever lost the place must not find a vote. Text is decoded as
+    UTF-8; what is none of it becomes replacement characters.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,7 @@ class Reader:
             value, end = self._value(0)
         except _NeedMoreError:
             return PENDING
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ProtocolError(f"not a reply: {bytes(self._buffer[:40])!r}") from error
         del self._buffer[:end]
         return value
@@ -77,39 +80,55 @@ class Reader:
         kind, rest = line[:1], line[1:]
         if kind in _SIZED:
             return self._sized(kind, _number(rest), after)
-        if kind == b"-":
-            return ReplyError(_text(rest)), after
         if kind in _SCALARS:
             return _SCALARS[kind](rest), after
         raise ValueError("unknown type")
 
     def _sized(self, kind: bytes, size: int, start: int) -> tuple[Any, int]:
         if size < 0:
-            return None, start
-        if kind in b"$=!":
-            end = start + size
-            if len(self._buffer) < end + 2:
-                raise _NeedMoreError
-            if self._buffer[end : end + 2] != b"\r\n":
-                raise ValueError("length does not fit")
-            text = _text(self._buffer[start:end])
-            return (ReplyError(text) if kind == b"!" else text), end + 2
+            if size == -1 and kind in b"$*":
+                return None, start
+            raise ValueError("negative size")
+        if kind in b"$=":
+            return self._string(kind, start, start + size)
         values = []
         for _ in range(size * 2 if kind == b"%" else size):
             value, start = self._value(start)
             values.append(value)
-        return values, start
+        return (dict(zip(values[::2], values[1::2], strict=True)) if kind == b"%" else values), start
+
+    def _string(self, kind: bytes, start: int, end: int) -> tuple[str, int]:
+        if len(self._buffer) < end + 2:
+            raise _NeedMoreError
+        if self._buffer[end : end + 2] != b"\r\n":
+            raise ValueError("length does not fit")
+        if kind == b"=":  # a verbatim string, which says first what it is of
+            start += 4
+            if start > end or self._buffer[start - 1 : start] != b":":
+                raise ValueError("format is missing")
+        return _text(self._buffer[start:end]), end + 2
 
 
 def _number(digits: bytes) -> int:
-    """Return a whole number as servers write it; int() would take blanks, underscores and leading zeros."""
-    if not _NUMBER.fullmatch(digits):
+    """Return a whole number as servers write it; int() would take blanks, underscores, signs and leading zeros."""
+    if not _NUMBER.fullmatch(digits) or not -_NUMBERS <= (number := int(digits)) < _NUMBERS:
         raise ValueError("no number")
-    return int(digits)
+    return number
 
 
 def _text(data: bytes | bytearray) -> str:
     return data.decode(errors="replace")
+
+
+def _plain_text(line: bytes) -> str:
+    if b"\r" in line or b"\n" in line:
+        raise ValueError("line break")
+    return _text(line)
+
+
+def _null(rest: bytes) -> None:
+    if rest:
+        raise ValueError("no null")
 
 
 class _NeedMoreError(Exception):
@@ -117,15 +136,14 @@ class _NeedMoreError(Exception):
 
 
 _LONGEST_LINE = 65_536
-_NUMBER = re.compile(rb"[+-]?(0|[1-9][0-9]*)")
-_SIZED = (b"*", b"~", b"%", b"$", b"=", b"!")  # no push (">"): it is no reply, and never asked for
+_NUMBER = re.compile(rb"0|-?[1-9][0-9]*")
+_NUMBERS = 2**63
+_SIZED = (b"*", b"$", b"=", b"%")  # no push (">"): it is no reply, and never asked for
 _SCALARS: dict[bytes, Callable[[bytes], Any]] = {
     b":": _number,
-    b"(": _number,
-    b",": float,
-    b"+": _text,
-    b"#": lambda rest: rest == b"t",
-    b"_": lambda _rest: None,
+    b"+": _plain_text,
+    b"-": lambda rest: ReplyError(_plain_text(rest)),
+    b"_": _null,
 }
 
 

@@ -11,13 +11,13 @@ from redis.connection import AbstractConnection
 from redlock.node import TLS_HINT, NodeFaultError, is_permanent
 from redlock.plan import Command
 from redlock.quorum import Vote, VoteKind
-from redlock.resp import PENDING, ProtocolError, ReplyError, new_reader, pack
+from redlock.resp import NO_REPLY, PENDING, ReplyError, new_reader, pack
 
 __all__ = ["closing_fault", "disconnect", "packed", "socket_of", "talk", "vote"]
 
 _KINDS = {1: VoteKind.GRANTED, 0: VoteKind.REFUSED, -1: VoteKind.UNKNOWN}
 _CLOSING = ("READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "CLUSTERDOWN", "MOVED", "ASK", "UNBLOCKED")
-_REFUSAL_FIELDS = 5
+_REFUSAL = (str, int, str, str, int)
 """Fields of a refusal by the guard: reason, time left, marker, identity, time."""
 
 
@@ -45,7 +45,7 @@ def talk(connection: AbstractConnection, *command: str | int) -> Any:
             if not data:
                 raise NodeFaultError(f"the server closed the connection{TLS_HINT}")
             reader.feed(data)
-    except ProtocolError as error:
+    except NO_REPLY as error:
         raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
     except ConnectionResetError as error:
         raise NodeFaultError(f"the server reset the connection{TLS_HINT}") from error
@@ -84,7 +84,7 @@ def vote(name: str, reply: Any, grants: int = 0) -> Vote:
     kind = _KINDS.get(reply[0]) if type(reply) is list and reply and type(reply[0]) is int else None
     if kind is VoteKind.REFUSED or (kind is VoteKind.GRANTED and len(reply) > grants):
         return Vote(name, kind, _frozen(reply[1:]))
-    if kind is VoteKind.UNKNOWN and len(reply) > _REFUSAL_FIELDS:
+    if kind is VoteKind.UNKNOWN and tuple(map(type, reply[1:6])) == _REFUSAL:
         rest = _frozen(reply[1:])
         return Vote(name, kind, rest, _guard_cause(rest))
     if isinstance(reply, ReplyError):
@@ -100,4 +100,4 @@ def _frozen(values: list[Any]) -> tuple[Any, ...]:
 
 def _guard_cause(rest: tuple[Any, ...]) -> str:
     reason, left_ms = rest[:2]
-    return f"may not vote ({reason})" + (f" for {int(left_ms) / 1000:g} s" if left_ms else "")
+    return f"may not vote ({reason})" + (f" for {left_ms / 1000:g} s" if left_ms else "")

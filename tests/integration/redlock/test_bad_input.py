@@ -167,10 +167,12 @@ def test_user_without_info_may_switch_the_guard_off(local_nodes: Any, make_redlo
 # -- what is no Redis server
 
 
+KEYLESS = b"%1\r\n*0\r\n:1\r\n"
 SHORT = b"$100\r\n" + b"x" * 20
 IMPOSTORS = [
     pytest.param(lambda: Impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"), True, id="HTTP"),
     pytest.param(lambda: Impostor(bytes(range(128, 256))), True, id="garbage"),
+    pytest.param(lambda: Impostor(KEYLESS), True, id="map with a list for a key"),
     pytest.param(lambda: Impostor(SHORT, None), False, id="short reply, then closed"),
     pytest.param(lambda: Impostor(SHORT), False, id="short reply, then silence"),
     pytest.param(lambda: Impostor(b"+OK\r\n"), False, id="OK to everything"),
@@ -204,13 +206,15 @@ def test_impostor_never_votes(
     ("mode", "arguments"),
     [
         ("inject", (b"HTTP/1.1 400\r\n\r\n",)),
+        ("inject", (KEYLESS,)),
+        ("inject", (b"*6\r\n:-1\r\n" + b"+waiting\r\n" * 5,)),
         ("inject", (b"*1\r\n:1",)),
         ("inject", (b"*1\r\n:1\r\n" * 3,)),
         ("garbage", ()),
         ("cut", (3,)),
         ("drop_replies", ()),
     ],
-    ids=["HTTP", "short", "more votes than questions", "garbage", "cut", "no reply"],
+    ids=["HTTP", "map", "refusal of another form", "short", "more votes than questions", "garbage", "cut", "no reply"],
 )
 def test_node_that_turns_into_nonsense(
     nodes3: LocalNodes, serving: Any, proxied: Any, mode: str, arguments: tuple[Any, ...]

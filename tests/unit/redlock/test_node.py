@@ -130,7 +130,10 @@ def test_node_that_may_not_vote_says_until_when() -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [None, 1, 0, b"1", "OK", "1", [], [2], [-2], [None], [b"1"], [[1]], [1.0], [True], {1: 1}, True, ["1"]],
+    [
+        *(None, 1, 0, b"1", "OK", "1", [], [2], [-2], [None], [b"1"], [[1]], [1.0], [True], {1: 1}, True, ["1"]),
+        *([-1], [-1, "waiting", "long", "", "ab", 5], [-1, 1, 2, 3, 4, 5]),
+    ],
     ids=repr,
 )
 def test_what_no_script_of_ours_says_is_unknown(reply: Any) -> None:
