@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dramatiq_idem.judgement import Busy, Completed, Failed, Unavailable
 from dramatiq_idem.record import Record
@@ -12,8 +11,7 @@ from redlock import Term
 __all__ = ["Claim", "ClaimRequest", "Outcome", "Recorded"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
+class ClaimRequest(NamedTuple):
     """What a delivery wants to run.
 
     Args:
@@ -33,13 +31,12 @@ class ClaimRequest:
     replays_failures: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A key that is ours to run.
 
     Args:
         request: What was asked for.
-        record: As claimed; its token is ours.
+        record: As claimed; its token is ours, and its deadline is known to the nodes only.
         term: How long the claim may be trusted.
         fences: The fencing counters of the nodes that granted it.
         is_contested: Whether an earlier run was taken over and may still be under way, and complete.
@@ -52,8 +49,7 @@ class Claim:
     is_contested: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """A completion that W nodes hold: ours, or the one that an earlier run recorded.
 
     Args:

@@ -11,7 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
-from dramatiq_idem.judgement import Completed, Granted, Outdated, Unavailable, agreed, is_forgetful, judge_claim
+from dramatiq_idem.judgement import (
+    Completed,
+    Granted,
+    Judgement,
+    Outdated,
+    Unavailable,
+    agreed,
+    granted_by_all,
+    is_forgetful,
+    judge_claim,
+)
 from dramatiq_idem.record import Quorums, Record, State, about_text
 from redlock import (
     ADMISSION,
@@ -41,7 +51,7 @@ from redlock import (
 
 __all__ = ["ClaimProtocol"]
 
-CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION)
+CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION, grants=6)
 RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
 COMPLETE = load_script("dramatiq_idem", "complete")
 ABANDON = load_script("dramatiq_idem", "record", "abandon")
@@ -100,33 +110,44 @@ class ClaimProtocol:
 
     def _attempt(self, request: ClaimRequest, floor: int) -> Plan[tuple[Outcome | Outdated, bool]]:
         token = self._new_token()
-        undo = self._undo_command(request, token)
+        key = self._key(request)
+        undo = Command(UNDO, (key,), (token,), worth=self._settings.max_ttl)
         votes: Sequence[Vote] | None = None
+        outcome: Judgement | None
         started = self._clock()
         until = started + trusted(request.lease_ms, self._settings)
         try:
-            votes = yield self._to_all(self._claim_command(request, token, floor, undo), everybody, self._is_answered)
-            admitted = yield from admit(votes, self._settings)
-            outcome = judge_claim(votes, self._quorums, floor)
-            is_raised = isinstance(outcome, Unavailable) and asks_for_raise(votes)
-            if is_raised:
-                yield from raise_max_ttl(votes, self._settings)
+            command = self._claim_command(request, key, token, floor, undo)
+            votes = yield self._to_all(command, everybody, self._is_answered)
+            outcome, serves_now = granted_by_all(votes), False
+            if outcome is None:
+                outcome, serves_now = yield from self._judge(votes, floor)
         except BaseException:
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
             raise
-        for event in admitted:
-            notify(self._observer, event)
-        serves_now = is_raised or any(event.wait_ms == 0 for event in admitted)
-        if any(map(is_forgetful, votes)):
-            self._on_forgetful()
         if isinstance(outcome, Granted) and self._clock() < until:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
-            return Claim(request, outcome.record, term, outcome.fences, outcome.is_contested), serves_now
+            fence, about = max(outcome.fences), (request.fingerprint, request.message_id)
+            record = Record(State.RUNNING, outcome.generation, fence, token, outcome.takeovers, 0, *about)
+            return Claim(request, record, term, outcome.fences, outcome.is_contested), serves_now
         if any(vote.kind is not VoteKind.REFUSED for vote in votes):
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
         if isinstance(outcome, Granted):
             return Unavailable({"quorum": "answered too late"}), serves_now
         return outcome, serves_now
+
+    def _judge(self, votes: Sequence[Vote], floor: int) -> Plan[tuple[Judgement, bool]]:
+        """Return what the answers mean, and whether more nodes serve now: those that forgot are told what to do."""
+        admitted = yield from admit(votes, self._settings)
+        outcome = judge_claim(votes, self._quorums, floor)
+        is_raised = isinstance(outcome, Unavailable) and asks_for_raise(votes)
+        if is_raised:
+            yield from raise_max_ttl(votes, self._settings)
+        for event in admitted:
+            notify(self._observer, event)
+        if any(map(is_forgetful, votes)):
+            self._on_forgetful()
+        return outcome, is_raised or any(event.wait_ms == 0 for event in admitted)
 
     def renew(self, claim: Claim) -> Plan[bool]:
         """Lengthen a claim's lease from now; return whether a quorum did so while it was valid."""
@@ -192,14 +213,11 @@ class ClaimProtocol:
         votes = yield self._to_all(command, is_decided)
         return tally(votes) is Verdict.GRANTED
 
-    def _claim_command(self, request: ClaimRequest, token: str, floor: int, undo: Command) -> Command:
-        keys = (self._key(request), self._marker)
+    def _claim_command(self, request: ClaimRequest, key: str, token: str, floor: int, undo: Command) -> Command:
+        keys = (key, self._marker)
         about = about_text(request.fingerprint, request.message_id)
         args = (token, request.lease_ms, self._guard, request.retention_ms, about, floor)
         return Command(CLAIM, keys, (*args, "failed") if request.replays_failures else args, undo)
-
-    def _undo_command(self, request: ClaimRequest, token: str) -> Command:
-        return Command(UNDO, (self._key(request),), (token,), worth=self._settings.max_ttl)
 
     def _key(self, request: ClaimRequest) -> str:
         return self._settings.key("record", request.name)

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from dramatiq import Broker
@@ -142,7 +141,7 @@ class Entry:
 
     def _claim_again(self, delivery: Delivery, request: ClaimRequest) -> RunIt | Defer:
         """Claim a run of a key that is completed and is to run again: one at a time, and never completed anew."""
-        outcome = self._claim(replace(request, name=f"{_AGAIN}{request.name}", replays_failures=False), waits=False)
+        outcome = self._claim(request._replace(name=f"{_AGAIN}{request.name}", replays_failures=False), waits=False)
         if isinstance(outcome, Claim):
             delivery.is_again = True
             return RunIt(outcome)
@@ -153,7 +152,7 @@ class Entry:
     ) -> Replay | Skip | Defer:
         """Claim a replay like a run of its own: what follows it must not follow twice if it is redelivered, too."""
         name = f"{_REPLAYS}{request.name}:{message.message_id}"
-        own = replace(request, name=name, message_id="", fingerprint="", replays_failures=False)
+        own = request._replace(name=name, message_id="", fingerprint="", replays_failures=False)
         outcome = self._claim(own, waits=False)
         if isinstance(outcome, Completed):
             return Skip(replay.record, "replayed already")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from dramatiq_idem.record import Quorums, Record
 from redlock import Vote, VoteKind
@@ -15,26 +16,29 @@ __all__ = [
     "Completed",
     "Failed",
     "Granted",
+    "Judgement",
     "Outdated",
     "Unavailable",
     "agreed",
+    "granted_by_all",
     "is_forgetful",
     "judge_claim",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The key is ours: run the body.
 
     Args:
-        record: As claimed.
+        generation: Of the key.
         fences: The counters of the nodes that granted it.
+        takeovers: How many runs in a row ended with their lease.
         is_contested: Whether an earlier run was taken over and may still be under way.
     """
 
-    record: Record
-    fences: tuple[int, ...] = ()
+    generation: int
+    fences: tuple[int, ...]
+    takeovers: int = 0
     is_contested: bool = False
 
 
@@ -75,9 +79,10 @@ class Unavailable:
     causes: dict[str, str]
 
 
-def judge_claim(
-    votes: Sequence[Vote], quorums: Quorums, floor: int = 0
-) -> Granted | Completed | Failed | Busy | Unavailable | Outdated:
+Judgement: TypeAlias = Granted | Completed | Failed | Busy | Unavailable | Outdated
+
+
+def judge_claim(votes: Sequence[Vote], quorums: Quorums, floor: int = 0) -> Judgement:
     """Return what the answers of all nodes to a claim of at least generation `floor` mean."""
     answers = [answer for vote in votes if (answer := _Answer.of(vote))]
     known = max([answer.generation for answer in answers], default=0)
@@ -100,7 +105,7 @@ def judge_claim(
     if not done and len(current) >= quorums.lease and len(absent) >= quorums.absence:
         if failures := [answer.record for answer in failed if answer.record]:
             return Failed(max(failures, key=attrgetter("fence")))
-        return _granted([answer.record for answer in current if answer.record])
+        return _granted([answer.grant for answer in current])
     holders = [answer.record for answer in busy if answer.record]
     if holders:
         return Busy(holders[0], min(answer.left for answer in busy))
@@ -114,13 +119,17 @@ def is_forgetful(vote: Vote) -> bool:
     return vote.kind is not VoteKind.UNKNOWN and not _Answer.has_records_rights(vote)
 
 
-def _granted(claims: list[Record]) -> Granted:
-    best = max(claims, key=attrgetter("fence"))
-    takeovers = max([record.takeovers for record in claims])
-    before = [Record.parse(record.tail) for record in claims if record.tail]
-    is_contested = takeovers > 0 or any(record.takeovers > 0 for record in before)
-    fences = tuple([record.fence for record in claims])
-    return Granted(best._replace(takeovers=takeovers), fences, is_contested)
+def granted_by_all(votes: Sequence[Vote]) -> Granted | None:
+    """Return what `judge_claim` would where every node grants and nothing else is to be said, as nearly always."""
+    grants = [vote.reply for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0] == "records"]
+    is_alike = len(grants) == len(votes) and len({grant[1] for grant in grants}) == 1
+    return _granted(grants) if is_alike else None
+
+
+def _granted(grants: Sequence[tuple[Any, ...]]) -> Granted:
+    """Put together what nodes said that granted a claim of one generation; ``lua/claim.lua`` has the fields."""
+    _, generations, fences, takeovers, contested, _ = zip(*grants, strict=True)
+    return Granted(generations[0], fences, max(takeovers), 1 in contested)
 
 
 @dataclass(slots=True)
@@ -132,6 +141,7 @@ class _Answer:
     has_rights: bool
     record: Record | None = None
     left: float = 0.0
+    grant: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, vote: Vote) -> _Answer | None:
@@ -140,8 +150,7 @@ class _Answer:
         if vote.kind is VoteKind.UNKNOWN:
             return cls("not admitted", int(reply[5]), has_rights=False) if reply else None
         if vote.kind is VoteKind.GRANTED:
-            record = Record.parse(reply[1])
-            return cls("granted", record.generation, reply[0] == "records", record)
+            return cls("granted", int(reply[1]), reply[0] == "records", grant=reply)
         record = Record.parse(reply[2])
         left = int(reply[1]) / 1000 if reply[0] == "busy" else 0.0
         return cls(str(reply[0]), record.generation, cls.has_records_rights(vote), record, left)

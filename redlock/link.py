@@ -154,7 +154,8 @@ class Link:
             raise NodeFaultError("a reply that nobody asked for")
         slot = self._slots.popleft()
         self._answered += 1
-        if slot.is_wanted:  # others may have lain in the socket until somebody read them
+        asker = slot.asker
+        if asker is not None and asker.is_open:  # others may have lain in the socket until somebody read them
             self.usual += (now - slot.sent_at - self.usual) / 8
         if isinstance(reply, ReplyError):
             if str(reply).startswith("NOSCRIPT"):
@@ -163,7 +164,8 @@ class Link:
             if fault := closing_fault(reply):
                 slot.answer(self._index, fault, now)
                 raise fault
-        slot.answer(self._index, reply, now)
+        if asker is not None:
+            asker.answered(self._index, reply, now)
 
     def _send_again(self, slot: Slot) -> None:
         """Send a command again whose script the server does not know (any more); its text once for all of them."""

@@ -39,7 +39,10 @@ class Party:
     @property
     def is_open(self) -> bool:
         """Whether an answer is missing."""
-        return True in [question.is_open for question in self.questions]
+        for question in self.questions:  # noqa: SIM110 - asked at every step, and this is the fastest way
+            if question.is_open:
+                return True
+        return False
 
     def give_up(self) -> None:
         """Settle what is open with the votes that are there."""

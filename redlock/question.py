@@ -84,7 +84,8 @@ class Question:
     def send(self) -> None:
         """Queue the commands on the links that are open; nodes without one are unknown at once."""
         now = self._clock()
-        for index, (slot, member) in enumerate(zip(self._slots, self._members, strict=True)):
+        slots, self._slots = self._slots, []  # they know us: without a cycle both go as soon as all is answered
+        for index, (slot, member) in enumerate(zip(slots, self._members, strict=True)):
             if slot is None:
                 self._take(index, member.unknown("not asked"))
             elif member.link.is_open:
@@ -121,24 +122,24 @@ class Question:
         """Settle if the votes allow it; or note that they nearly do, and the rest should hurry."""
         broadcast, count = self.broadcast, self.count
         is_enough = broadcast.enough(count)
-        if is_enough and not (count.missing and self._awaits_objection()):
+        if is_enough and (not count.missing or broadcast.enough is nobody):
             self.is_decided = True
             self.settle()
-        elif not self.is_decided and (is_enough or (broadcast.linger is not None and broadcast.linger(count))):
+            return
+        if not is_enough and (self.is_decided or broadcast.linger is None or not broadcast.linger(count)):
+            return
+        missing = [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
+        # One whose objection nobody has heard, because it always comes too late, is waited for.
+        is_awaited = True in [member.was_late_to_object for member in missing]
+        if is_enough and not is_awaited:
             self.is_decided = True
-            if not self._awaits_objection():
-                usual = max([member.link.usual for member in self._missing()])
+            self.settle()
+        elif not self.is_decided:
+            self.is_decided = True
+            if not is_awaited:
+                usual = max([member.link.usual for member in missing])
                 self.deadline = min(self.overdue_at, now + max(_LEAST_LINGER, _LINGER_FACTOR * usual))
                 self._on_hurry(self.deadline)
-
-    def _missing(self) -> list[Member]:
-        return [member for member, given in zip(self._members, self.votes, strict=True) if given is None]
-
-    def _awaits_objection(self) -> bool:
-        """Return whether a node is missing whose objection nobody has heard, because it always comes too late."""
-        if self.broadcast.enough is nobody:
-            return False
-        return any(member.was_late_to_object for member in self._missing())
 
     def settle(self) -> None:
         """End the question with the votes that are there."""

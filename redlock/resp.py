@@ -1,7 +1,8 @@
 """Packing commands and reading replies: the part of the protocol that the fan-out needs without a blocking socket.
 
 Connecting, TLS and authentication are redis-py's; once a connection stands, one thread serves many of them at once,
-which no blocking reader can do. hiredis reads the replies where it is installed, else `Reader`, with the same results.
+which no blocking reader can do. hiredis packs and reads where it is installed, else `Reader` and what is here, with the
+same results.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 try:  # here, not on the threads that connect: of an import that fails, another thread sees half a module
-    from hiredis import Reader as HiredisReader
+    import hiredis
 except ImportError:
-    HiredisReader: Any = None  # type: ignore[no-redef]
+    hiredis = None  # type: ignore[assignment]
 
-__all__ = ["NO_REPLY", "PENDING", "ProtocolError", "Reader", "ReplyError", "new_reader", "pack"]
+__all__ = ["NO_REPLY", "PENDING", "ProtocolError", "Reader", "ReplyError", "new_reader", "pack", "pack_plainly"]
 
 
 class ProtocolError(Exception):
@@ -33,6 +34,15 @@ NO_REPLY = (ProtocolError, TypeError)
 
 
 def pack(parts: Iterable[str | int]) -> bytes:
+    """Return a command as it goes over the wire, by hiredis or else by `pack_plainly`."""
+    packed: bytes = (_pack_fast or pack_plainly)(tuple(parts))
+    return packed
+
+
+_pack_fast: Any = getattr(hiredis, "pack_command", None)
+
+
+def pack_plainly(parts: Iterable[str | int]) -> bytes:
     """Return a command as it goes over the wire."""
     texts = [*map(str, parts)]
     packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
@@ -149,9 +159,9 @@ _SCALARS: dict[bytes, Callable[[bytes], Any]] = {
 
 def new_reader() -> Any:
     """Return the fastest reader there is: hiredis, else ours."""
-    if HiredisReader is None:
+    if hiredis is None:
         return Reader()
-    return HiredisReader(
+    return hiredis.Reader(
         protocolError=ProtocolError,
         replyError=ReplyError,
         notEnoughData=PENDING,

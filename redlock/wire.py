@@ -82,7 +82,9 @@ def vote(name: str, reply: Any, grants: int = 0) -> Vote:
         grants: How many fields follow when the script grants.
     """
     kind = _KINDS.get(reply[0]) if type(reply) is list and reply and type(reply[0]) is int else None
-    if kind is VoteKind.REFUSED or (kind is VoteKind.GRANTED and len(reply) > grants):
+    if kind is VoteKind.GRANTED and len(reply) > grants:
+        return Vote(name, kind, tuple(reply[1:]))
+    if kind is VoteKind.REFUSED:
         return Vote(name, kind, _frozen(reply[1:]))
     if kind is VoteKind.UNKNOWN and tuple(map(type, reply[1:6])) == _REFUSAL:
         rest = _frozen(reply[1:])

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from dramatiq_idem.command.printing import span
 from dramatiq_idem.command.rights import NodeRights
 from dramatiq_idem.command.view import Held, Kind
-from dramatiq_idem.judgement import Busy, Completed, Failed, Granted, Outdated, Unavailable, judge_claim
+from dramatiq_idem.judgement import Busy, Completed, Granted, Judgement, Outdated, Unavailable, judge_claim
 from dramatiq_idem.record import Quorums, Record, State
 from redlock import Settings, Vote, VoteKind
 
 __all__ = ["Preview", "preview"]
-
-_TOKEN = "preview"  # noqa: S105 - nobody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ def preview(helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorum
     if isinstance(outcome, Outdated):
         outcome = _judge(helds, rights, quorums, settings, outcome.generation)
     if isinstance(outcome, Granted):
-        return _run(outcome)
+        return _run(outcome, helds)
     if isinstance(outcome, Completed):
         return _skip(outcome)
     if isinstance(outcome, Busy):
@@ -60,7 +58,7 @@ def preview(helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorum
 
 def _judge(
     helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorums, settings: Settings, floor: int
-) -> Granted | Completed | Failed | Busy | Unavailable | Outdated:
+) -> Judgement:
     votes = [_answer(held, right, settings, floor) for held, right in zip(helds, rights, strict=True)]
     return judge_claim(votes, quorums, floor)
 
@@ -89,26 +87,22 @@ def _answer(held: Held, rights: NodeRights, settings: Settings, floor: int) -> V
     if record and record.state is State.RUNNING and record.deadline_ms > held.now_ms:
         left = record.deadline_ms - held.now_ms
         return Vote(held.node, VoteKind.REFUSED, ("busy", left, record.text(), word, ""))
-    return Vote(held.node, VoteKind.GRANTED, (word, _claimed(record, floor).text(), ""))
+    return Vote(held.node, VoteKind.GRANTED, (word, *_grant(record, floor), ""))
 
 
-def _claimed(record: Record | None, floor: int) -> Record:
-    """Return what a claim would write over a record."""
+def _grant(record: Record | None, floor: int) -> tuple[int, int, int, int]:
+    """Return what a node would say that grants: generation, fence, takeovers, and whether a run was ever taken over."""
     if record is None:
-        return Record(State.RUNNING, floor, 0, _TOKEN, 0, 0, "", "")
-    was_running = record.state is State.RUNNING
-    before = record._replace(tail="") if was_running else record
-    takeovers = record.takeovers + 1 if was_running else 0
-    return record._replace(
-        state=State.RUNNING, fence=record.fence + 1, token=_TOKEN, takeovers=takeovers, tail=before.text()
-    )
+        return floor, 0, 0, 0
+    takeovers = record.takeovers + 1 if record.state is State.RUNNING else 0
+    return record.generation, record.fence + 1, takeovers, int(takeovers > 0 or record.takeovers > 0)
 
 
-def _run(outcome: Granted) -> Preview:
-    takeovers = outcome.record.takeovers
-    before = Record.parse(outcome.record.tail) if outcome.record.tail else None
-    if before and before.state is State.FAILED and before.tail:
+def _run(outcome: Granted, helds: Sequence[Held]) -> Preview:
+    records = [held.record for held in helds if held.record and held.record.generation == outcome.generation]
+    if any(record.state is State.FAILED and record.tail for record in records):
         return Preview("run", "it failed for good; where on_failed is replay, that failure is given again instead")
+    takeovers = outcome.takeovers
     if not takeovers:
         return Preview("run", "nothing keeps it from running")
     where = f"its actor's on_orphan is dead_letter or its max_takeovers below {takeovers}"

@@ -8,7 +8,7 @@ import pytest
 
 from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.command.view import Kind, kind_of
-from dramatiq_idem.judgement import Busy, Completed, Granted, Unavailable
+from dramatiq_idem.judgement import Busy, Completed, Unavailable
 from dramatiq_idem.policies import Policy
 from dramatiq_idem.record import State
 from dramatiq_idem.verdict import Refuse, decide
@@ -181,5 +181,4 @@ def test_reasons_of_the_middleware_are_recognised(rules):
     action = decide(Claim(None, claimed, None), Rules, "m1", is_result_wanted=False)
     assert isinstance(action, Refuse)
     assert kind_of(rec(State.FAILED, tail=str(action.error)), 0) is Kind.ORPHANED
-    assert isinstance(Granted(claimed), Granted)
     assert claimed.fence % FENCE == 0

@@ -48,9 +48,8 @@ class Bench:
         return end_of(plan, answer(plan, [granted()] * self.size))
 
 
-def granted(rights="records", generation=0, fence=7, owner="token-1"):
-    text = Record(State.RUNNING, generation, fence, owner, 0, 99, "", "message-1").text()
-    return VoteKind.GRANTED, (rights, text, "30000/30000")
+def granted(rights="records", generation=0, fence=7):
+    return VoteKind.GRANTED, (rights, generation, fence, 0, 0, "30000/30000")
 
 
 def done(owner="other", generation=0, rights="records", tail="42"):
@@ -230,7 +229,7 @@ def test_new_nodes_that_serve_at_once_are_asked_again():
     assert is_undo(step)
     step = reply(plan, step, [NO] * 3)
     assert [command.args[0] for command in step.commands] == ["token-2"] * 3
-    claim = end_of(plan, reply(plan, step, [granted(owner="token-2")] * 3))
+    claim = end_of(plan, reply(plan, step, [granted()] * 3))
     assert isinstance(claim, Claim)
     assert [type(event) for event in bench.events] == [Admitted] * 3
 

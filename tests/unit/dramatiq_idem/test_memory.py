@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.tools.workbench import wait_until
 
 LEASE, RETENTION = 250, 30_000
 REQUEST = ClaimRequest("pay:K", "message-1", "print", LEASE, RETENTION)
-LONG = replace(REQUEST, lease_ms=20_000)
+LONG = REQUEST._replace(lease_ms=20_000)
 
 
 @pytest.fixture(params=["memory", "redlock"])
@@ -67,7 +66,7 @@ def test_new_key_is_claimed(store):
 def test_claimed_key_is_busy(store):
     """With the holder and about what is left of his lease."""
     holder = claimed(store)
-    outcome = store.claim(replace(LONG, message_id="message-2", fingerprint="other"))
+    outcome = store.claim(LONG._replace(message_id="message-2", fingerprint="other"))
     assert isinstance(outcome, Busy)
     assert 19.0 < outcome.left <= 20.0
     assert (outcome.record.token, outcome.record.message_id) == (holder.record.token, "message-1")
@@ -77,7 +76,7 @@ def test_claimed_key_is_busy(store):
 def test_keys_do_not_know_each_other(store):
     """Nor do names that begin alike."""
     for name in ("pay:K", "pay:K2", "pay:", "ship:K", "pay:k", "pay:K:*"):
-        assert claimed(store, replace(LONG, name=name)).record.takeovers == 0
+        assert claimed(store, LONG._replace(name=name)).record.takeovers == 0
 
 
 def test_one_of_many_threads_gets_the_claim(store):
@@ -144,7 +143,7 @@ def test_takeover_is_remembered_by_the_next_claim(store):
 def test_kept_claim_outlives_its_lease(store):
     """It is renewed until it is ended; nobody is told of a loss."""
     lost = []
-    claim = claimed(store, replace(REQUEST, lease_ms=300))
+    claim = claimed(store, REQUEST._replace(lease_ms=300))
     keeper = store.keep(claim, lost.append)
     time.sleep(1.0)
     assert isinstance(store.claim(REQUEST), Busy)
@@ -163,7 +162,7 @@ def test_completion_stands(store):
     recorded = store.complete(claim, '{"a": "x y"}')
     assert not recorded.is_forgotten
     assert recorded.record == claim.record.completed('{"a": "x y"}')
-    outcome = store.claim(replace(LONG, message_id="message-2"))
+    outcome = store.claim(LONG._replace(message_id="message-2"))
     assert outcome == Completed(recorded.record, is_agreed=True)
     assert store.completion("pay:K") == recorded.record
 
@@ -240,7 +239,7 @@ def test_given_up_key_is_free_at_once(store, state):
 
 def test_failure_with_a_reason_is_found_by_who_asks_for_it(store):
     """MG6: and by nobody else; one without a reason is no failure to give again."""
-    asking = replace(LONG, replays_failures=True)
+    asking = LONG._replace(replays_failures=True)
     assert store.abandon(claimed(store, asking), State.FAILED, "")
     assert store.abandon(claimed(store, asking), State.FREE, "why")
     assert store.abandon(claimed(store, asking), State.FAILED, "why")
@@ -274,7 +273,7 @@ def test_completion_is_not_given_up(store):
 
 def test_completion_is_remembered_for_its_retention(store):
     """Counted from the completion, not from the claim."""
-    request = replace(LONG, lease_ms=200, retention_ms=2_000)
+    request = LONG._replace(lease_ms=200, retention_ms=2_000)
     claim = claimed(store, request)
     time.sleep(1.2)
     store.complete(claim, "1")
@@ -363,7 +362,7 @@ def test_fencing_token_grows_with_every_run(store):
 
 def test_fencing_token_grows_across_the_end_of_a_record(store):
     """Whoever checks it remembers the largest one for longer than the store does."""
-    request = replace(REQUEST, lease_ms=200, retention_ms=400)
+    request = REQUEST._replace(lease_ms=200, retention_ms=400)
     before = []
     for _ in range(3):
         claim = claimed(store, request)

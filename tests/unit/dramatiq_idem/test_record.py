@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dramatiq_idem.judgement import Busy, Completed, Failed, Granted, Outdated, Unavailable, agreed, judge_claim
+from dramatiq_idem.judgement import (
+    Busy,
+    Completed,
+    Failed,
+    Granted,
+    Outdated,
+    Unavailable,
+    agreed,
+    granted_by_all,
+    judge_claim,
+)
 from dramatiq_idem.record import Quorums, Record, State, about_text
 from redlock import Vote, VoteKind
 
@@ -97,7 +107,7 @@ def _vote(node, word):
         )
     number = int(generation or 0)
     if what == "G":
-        return Vote(node, VoteKind.GRANTED, (rights, record(generation=number, owner="ours").text(), "30000/30000"))
+        return Vote(node, VoteKind.GRANTED, (rights, number, 5, 0, 0, "30000/30000"))
     if what == "B":
         held = record(generation=number, owner="theirs", message_id="holder").text()
         return Vote(node, VoteKind.REFUSED, ("busy", 700 + int(node[-1]), held, rights, "30000/30000"))
@@ -209,12 +219,21 @@ def test_claim(size, answers, expected):
     assert said(judge_claim(votes_of(answers), Quorums(*size))) == expected
 
 
+def grants(*fields):
+    """Return grants with the given generation, fence, takeovers and whether a run was ever taken over."""
+    return [Vote(f"n{i}", VoteKind.GRANTED, ("records", *each, "30000/30000")) for i, each in enumerate(fields)]
+
+
 def test_claim_continues_the_furthest_record():
-    """Among the grants the highest fence and count of takeovers are the claim's, wherever they stand."""
-    grants = [record(generation=1, fence=f, takeovers=t) for f, t in [(5, 0), (6, 2), (6, 1), (4, 3)]]
-    votes = [Vote(f"n{i}", VoteKind.GRANTED, ("records", each.text(), "30000/30000")) for i, each in enumerate(grants)]
-    best = grants[1]._replace(takeovers=3)
-    assert judge_claim(votes, Quorums(4, 3)) == Granted(best, (5, 6, 6, 4), is_contested=True)
+    """Among the grants the highest count of takeovers is the claim's, wherever it stands; it has all fences."""
+    votes = grants((1, 5, 0, 0), (1, 6, 2, 1), (1, 6, 1, 1), (1, 4, 3, 1))
+    assert judge_claim(votes, Quorums(4, 3)) == Granted(1, (5, 6, 6, 4), 3, is_contested=True)
+
+
+def test_one_node_that_knows_of_a_takeover_makes_a_claim_contested():
+    """The others may have been taken over without a run before, or have forgotten it."""
+    votes = grants((0, 5, 0, 0), (0, 5, 0, 1), (0, 5, 0, 0))
+    assert judge_claim(votes, Quorums(3, 2)) == Granted(0, (5, 5, 5), 0, is_contested=True)
 
 
 def test_latest_of_several_failures_counts():
@@ -226,8 +245,7 @@ def test_latest_of_several_failures_counts():
 
 def test_claim_that_meets_a_newer_generation_is_asked_again():
     """Somebody forgets the key meanwhile: a claim of the old generation must not run."""
-    grants = [record(generation=g) for g in (0, 1, 1)]
-    votes = [Vote(f"n{i}", VoteKind.GRANTED, ("records", each.text(), "30000/30000")) for i, each in enumerate(grants)]
+    votes = grants((0, 5, 0, 0), (1, 5, 0, 0), (1, 5, 0, 0))
     assert judge_claim(votes, Quorums(3, 2)) == Outdated(1)
     assert isinstance(judge_claim(votes[1:] * 2, Quorums(3, 2), 1), Granted)
 
@@ -273,6 +291,15 @@ def test_grants_and_completions_have_their_quorum(round_):
         done = [word for word in words if word[0] in "DEF"]
         top = Counter(word[0] for word in done).most_common(1)[0][1]
         assert top >= quorums.write or len(done) == quorums.nodes
+
+
+@given(st.lists(st.sampled_from(["G", "G", "G", "Gl", "G1", "B", "D", "X", "?"]), min_size=1, max_size=5))
+def test_what_all_grant_is_judged_alike(words):
+    """The short way to a grant is one where the long way leads to the same, and is open if nothing else was said."""
+    votes = votes_of(" ".join(words))
+    shortly = granted_by_all(votes)
+    assert shortly in (None, judge_claim(votes, Quorums(len(votes), len(votes) // 2 + 1)))
+    assert (shortly is not None) == (set(words) in ({"G"}, {"G1"}))
 
 
 @given(rounds(), st.data())

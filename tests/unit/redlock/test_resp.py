@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redlock import VoteKind
-from redlock.resp import NO_REPLY, PENDING, ProtocolError, Reader, ReplyError, new_reader, pack
+from redlock.resp import NO_REPLY, PENDING, ProtocolError, Reader, ReplyError, new_reader, pack, pack_plainly
 from redlock.wire import vote
 
 scalars = st.none() | st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=40)
@@ -193,7 +193,8 @@ def test_reader_stays_unusable_after_garbage(broken: bytes) -> None:
 
 @given(parts=st.lists(st.text(max_size=20) | st.integers(), min_size=1, max_size=6))
 def test_packed_command_reads_back_as_its_parts(parts: list[str | int]) -> None:
-    assert read(Reader(), pack(parts)) == [[str(part) for part in parts]]
+    assert read(Reader(), pack_plainly(parts)) == [[str(part) for part in parts]]
+    assert pack(parts) == pack_plainly(parts)
 
 
 @pytest.mark.parametrize(
