@@ -24,6 +24,10 @@ def is_for_all(broadcast: Broadcast) -> bool:
     return broadcast.enough is everybody and broadcast.linger is None and None not in broadcast.commands
 
 
+def _nothing() -> None:
+    """Have nobody to tell."""
+
+
 class Question:
     """A broadcast until it is settled.
 
@@ -58,7 +62,7 @@ class Question:
         members: Sequence[Member],
         clock: Clock,
         on_hurry: Callable[[float], None],
-        on_settled: Callable[[], None] = lambda: None,
+        on_settled: Callable[[], None] = _nothing,
     ) -> None:
         self.broadcast = broadcast
         self._members = members
@@ -145,11 +149,12 @@ class Question:
         """End the question with the votes that are there."""
         if self.is_open:
             self.is_open = False
-            self._on_settled()
+            on_settled, self._on_settled = self._on_settled, _nothing  # it may know us: no cycle stays
+            on_settled()
 
     def result(self) -> list[Vote]:
         """Return one vote per node; those that did not come are unknown."""
-        if None not in self.votes:
+        if not self.count.missing:
             return self.votes  # type: ignore[return-value]
         cause = "not waited for" if self.is_decided else "no reply in time"
         return [given or member.unknown(cause) for given, member in zip(self.votes, self._members, strict=True)]

@@ -112,14 +112,17 @@ def test_texts_name_key_message_and_times(default_server, browser, tmp_path):
 
 
 def hover(browser, what):
-    """Move the mouse to the first mark of a trace and return the text that appears."""
+    """Move the mouse to the first mark of a trace, with all others out of its way; return the text that appears."""
     from selenium.webdriver import ActionChains
     from selenium.webdriver.support.wait import WebDriverWait
 
-    # one that no other covers: the pointer then is nearest to it
+    # A worker that is started again at once has its mark on that of its end: nobody could point at that one.
     element = browser.run(
-        "for (const group of document.querySelectorAll('#timeline .scatterlayer .trace')) {"
-        f"  if (group.__data__[0].trace.meta === '{what}') return group.querySelector('path.point');"
+        "const plot = document.getElementById('timeline'), "
+        f"is_it = trace => trace.meta === '{what}';"
+        "Plotly.restyle(plot, {visible: plot.data.map(trace => is_it(trace) || 'legendonly')});"
+        "for (const group of plot.querySelectorAll('.scatterlayer .trace')) {"
+        "  if (is_it(group.__data__[0].trace)) return group.querySelector('path.point');"
         "}"
     )
     ActionChains(browser.driver).move_by_offset(0, 0).move_to_element(element).perform()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +23,7 @@ from redlock import (
     SettingsError,
 )
 from redlock.local import LocalNodes
+from redlock.question import Question
 from tests.tools.peek import Stopwatch, ask, lock_keys, values
 
 _AWAITED = {"acquire", "attach", "bootstrap", "audit", "close", "extend", "release"}
@@ -243,6 +245,19 @@ async def nodes_that_vote_are_not_bootstrapped_again(lock: Any, _nodes: LocalNod
     assert await (await lock.acquire("r")).release()
 
 
+async def calls_leave_nothing_to_the_garbage_collector(lock: Any, _nodes: LocalNodes) -> None:
+    await (await lock.acquire("warm-up")).release()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await (await lock.acquire("r")).release()
+        left = [each for each in gc.get_objects() if isinstance(each, Question)]
+    finally:
+        gc.enable()
+    assert len(left) <= 1, "the last reply to the last call may still be to come"
+
+
 async def what_is_closed_refuses(lock: Any, _nodes: LocalNodes) -> None:
     await (await lock.acquire("r")).release()
     await lock.close()
@@ -270,6 +285,7 @@ SCENARIOS: list[Callable[[Any, LocalNodes], Awaitable[None]]] = [
     arguments_that_can_never_work_are_refused,
     the_audit_has_a_report_per_node,
     nodes_that_vote_are_not_bootstrapped_again,
+    calls_leave_nothing_to_the_garbage_collector,
     what_is_closed_refuses,
 ]
 
