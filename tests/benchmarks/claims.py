@@ -13,14 +13,20 @@ from dramatiq_idem import RedlockStore
 from dramatiq_idem.claim import Claim, ClaimRequest
 from redlock import new_token
 from redlock.local import LocalNodes
+from tests.benchmarks.group import GroupFloor
 from tests.benchmarks.harness import Options, Row, Samples, at_least, interleaved
 from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.servers import started
 
 THREADS = 8
+NAMESPACE = "idem"
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 NOTE = (
     "8 threads of one process; ours: RedlockStore, 3 nodes; naive: redis-py, SET NX PX and compare-and-delete, 1 node"
+)
+FLOOR = (
+    "8 threads of one process, 3 nodes; floor: the same commands, all that wait as one pipeline per node, on blocking "
+    "sockets; without rules, votes, time-outs, undos and faults"
 )
 CPU = NOTE + "; user and system time by /proc, in steps of 10 ms over a round"
 
@@ -29,14 +35,16 @@ def run(options: Options) -> Iterator[Row]:
     """Measure throughput, and the CPU time that went into it."""
     total = options.count(4_000, 800)
     with started(3) as nodes, started(1) as single, ThreadPoolExecutor(THREADS) as pool:
-        store, client = RedlockStore(nodes.urls), redis.Redis.from_url(single.urls[0])
+        store, client = RedlockStore(nodes.urls, namespace=NAMESPACE), redis.Redis.from_url(single.urls[0])
+        floor = GroupFloor(nodes, NAMESPACE)
         sides = {
             "ours": Side(_ours(store), nodes, pool, total),
             "naive": Side(_naive(client), single, pool, total),
+            "floor": Side(floor.job, nodes, pool, total),
         }
         found = interleaved(sides, options.rounds)
-        store.close()
-        client.close()
+        for each in (store, client, floor):
+            each.close()
     ours, naive = found["ours"], found["naive"]
     yield Row(
         "claim + complete: jobs per second",
@@ -46,6 +54,8 @@ def run(options: Options) -> Iterator[Row]:
         other="naive " + naive.shown("/s"),
         note=NOTE,
     )
+    shown = ours.shown("/s"), "floor " + found["floor"].shown("/s")
+    yield Row("claim + complete: share of the floor", ours.median / found["floor"].median, "x", None, *shown, FLOOR)
     for what, kind in (("CPU per job, client", "client"), ("CPU per job, all nodes", "nodes")):
         mine, theirs = (getattr(sides[name], kind) for name in ("ours", "naive"))
         shown = mine.shown("us", 1e6), "naive " + theirs.shown("us", 1e6)

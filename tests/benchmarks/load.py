@@ -89,7 +89,7 @@ def _rows(sent: Sent, drained: float, cpu: float, runs: Counter[str], hooks: lis
     lengths = [float(before) + float(after) for what, before, after in hooks if what == "run"]
     quantiles = {share: percentile(lengths, share) * 1e3 for share in (0.5, 0.99, 0.999)}
     shown = f"median {quantiles[0.5]:.2f} ms, 99.9 %: {quantiles[0.999]:.2f} ms, most {max(lengths) * 1e3:.0f} ms"
-    yield Row("added latency, 99th percentile", quantiles[0.99], "ms", None, shown, "", LATENCY)
+    yield Row("added latency, 99th percentile", quantiles[0.99], "ms", at_most(25), shown, "", LATENCY)
     outcomes = Counter(what for what, _, _ in hooks)
     shown = ", ".join(f"{count} {what}" for what, count in outcomes.most_common())
     lost = [number for number in range(sent.payments) if str(number) not in runs]
