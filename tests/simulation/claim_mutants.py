@@ -48,6 +48,9 @@ CLAIM_MUTANTS = [
         "absence without rights",
         "O1",
         Edit(JUDGEMENT, "absent = [answer for answer in current if answer.has_rights]", "absent = current"),
+        Edit(
+            JUDGEMENT, 'vote.kind is VoteKind.GRANTED and vote.reply[0] == "records"]', "vote.kind is VoteKind.GRANTED]"
+        ),
         plot="lonely",
     ),
     claim(
