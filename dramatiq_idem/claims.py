@@ -110,15 +110,13 @@ class ClaimProtocol:
 
     def _attempt(self, request: ClaimRequest, floor: int) -> Plan[tuple[Outcome | Outdated, bool]]:
         token = self._new_token()
-        key = self._key(request)
-        undo = Command(UNDO, (key,), (token,), worth=self._settings.max_ttl)
+        undo = self._undo_command(request, token)
         votes: Sequence[Vote] | None = None
         outcome: Judgement | None
         started = self._clock()
         until = started + trusted(request.lease_ms, self._settings)
         try:
-            command = self._claim_command(request, key, token, floor, undo)
-            votes = yield self._to_all(command, everybody, self._is_answered)
+            votes = yield self._to_all(self._claim_command(request, token, floor, undo), everybody, self._is_answered)
             outcome, serves_now = granted_by_all(votes), False
             if outcome is None:
                 outcome, serves_now = yield from self._judge(votes, floor)
@@ -213,11 +211,14 @@ class ClaimProtocol:
         votes = yield self._to_all(command, is_decided)
         return tally(votes) is Verdict.GRANTED
 
-    def _claim_command(self, request: ClaimRequest, key: str, token: str, floor: int, undo: Command) -> Command:
-        keys = (key, self._marker)
+    def _claim_command(self, request: ClaimRequest, token: str, floor: int, undo: Command) -> Command:
+        keys = (self._key(request), self._marker)
         about = about_text(request.fingerprint, request.message_id)
         args = (token, request.lease_ms, self._guard, request.retention_ms, about, floor)
         return Command(CLAIM, keys, (*args, "failed") if request.replays_failures else args, undo)
+
+    def _undo_command(self, request: ClaimRequest, token: str) -> Command:
+        return Command(UNDO, (self._key(request),), (token,), worth=self._settings.max_ttl)
 
     def _key(self, request: ClaimRequest) -> str:
         return self._settings.key("record", request.name)
