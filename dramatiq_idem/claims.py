@@ -112,14 +112,11 @@ class ClaimProtocol:
         token = self._new_token()
         undo = self._undo_command(request, token)
         votes: Sequence[Vote] | None = None
-        outcome: Judgement | None
         started = self._clock()
         until = started + trusted(request.lease_ms, self._settings)
         try:
             votes = yield self._to_all(self._claim_command(request, token, floor, undo), everybody, self._is_answered)
-            outcome, serves_now = granted_by_all(votes), False
-            if outcome is None:
-                outcome, serves_now = yield from self._judge(votes, floor)
+            outcome, serves_now = yield from self._judge(votes, floor)
         except BaseException:
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)
             raise
@@ -136,6 +133,8 @@ class ClaimProtocol:
 
     def _judge(self, votes: Sequence[Vote], floor: int) -> Plan[tuple[Judgement, bool]]:
         """Return what the answers mean, and whether more nodes serve now: those that forgot are told what to do."""
+        if granted := granted_by_all(votes):  # as nearly always
+            return granted, False
         admitted = yield from admit(votes, self._settings)
         outcome = judge_claim(votes, self._quorums, floor)
         is_raised = isinstance(outcome, Unavailable) and asks_for_raise(votes)

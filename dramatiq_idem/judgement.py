@@ -120,7 +120,7 @@ def is_forgetful(vote: Vote) -> bool:
 
 
 def granted_by_all(votes: Sequence[Vote]) -> Granted | None:
-    """Return what `judge_claim` would where every node grants and nothing else is to be said, as nearly always."""
+    """Return what `judge_claim` would where every node grants and nothing else is to be said; else None."""
     grants = [vote.reply for vote in votes if vote.kind is VoteKind.GRANTED and vote.reply[0] == "records"]
     is_alike = len(grants) == len(votes) and len({grant[1] for grant in grants}) == 1
     return _granted(grants) if is_alike else None
