@@ -1,4 +1,4 @@
-"""Claim, renew, complete and abandon as plans; the rules about what answers mean are in record.py.
+"""Claim, renew, complete and abandon as plans; the rules about what answers mean are in judgement.py.
 
 - A claim asks all nodes and waits for all of them, not for a quorum only: every node that holds it is one more that may
   forget. What did not win is taken back everywhere.
@@ -51,7 +51,7 @@ from redlock import (
 
 __all__ = ["ClaimProtocol"]
 
-CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION, grants=6)
+CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION, grants=(str, int, int, int, int, str))
 RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
 COMPLETE = load_script("dramatiq_idem", "complete")
 ABANDON = load_script("dramatiq_idem", "record", "abandon")

@@ -109,6 +109,8 @@ def judge_claim(votes: Sequence[Vote], quorums: Quorums, floor: int = 0) -> Judg
     holders = [answer.record for answer in busy if answer.record]
     if holders:
         return Busy(holders[0], min(answer.left for answer in busy))
+    if known > floor and len(failed) < len(said["failed"]):  # whoever tells of an older failure would grant the newer
+        return Outdated(known)
     causes = {vote.node: vote.cause or "unknown" for vote in votes if vote.kind is VoteKind.UNKNOWN}
     forgetful = [vote.node for vote in votes if is_forgetful(vote)]
     return Unavailable(causes | dict.fromkeys(forgetful, "has forgotten records and cannot say that there is none"))

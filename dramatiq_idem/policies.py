@@ -189,7 +189,7 @@ def _milliseconds(value: object, place: _Place) -> int:
         value = value // timedelta(milliseconds=1)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_MS:
         raise ValueError("whole milliseconds, from 1 to 100 years" + " or a timedelta" * (place is not _Place.MESSAGE))
-    return value
+    return int(value)
 
 
 def _key(value: object, place: _Place) -> object:

@@ -43,8 +43,8 @@ from redlock import (
 
 __all__ = ["Repair", "Standing"]
 
-SCAN = load_script("dramatiq_idem", "scan")
-COPY = load_script("dramatiq_idem", "record", "copy", head=ADMISSION)
+SCAN = load_script("dramatiq_idem", "scan", grants=(str, str, list))
+COPY = load_script("dramatiq_idem", "record", "copy", head=ADMISSION, grants=(int,))
 ENTITLE = load_script("dramatiq_idem", "entitle", head=ADMISSION)
 
 _BATCH = 200

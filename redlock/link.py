@@ -21,7 +21,7 @@ from redlock.node import Node, NodeFaultError
 from redlock.plan import Clock, Command
 from redlock.resp import NO_REPLY, PENDING, ReplyError, new_reader
 from redlock.slot import Slot
-from redlock.wire import closing_fault, disconnect, packed, socket_of, talk
+from redlock.wire import closing_fault, disconnect, is_answer, packed, socket_of, talk
 
 __all__ = ["Link"]
 
@@ -133,31 +133,38 @@ class Link:
             size = sock.recv_into(self._room)
             if not size:
                 raise NodeFaultError("the server closed the connection")
-            feed, gets = self._reader.feed, self._reader.gets
+            feed = self._reader.feed
             feed(self._room[:size])
             while self._is_tls and sock.pending():  # type: ignore[attr-defined]
                 feed(self._room[: sock.recv_into(self._room)])
             now = self._clock()
-            while (reply := gets()) is not PENDING:
+            while (reply := self._next_reply()) is not PENDING:
                 self._hand_out(reply, now)
             if self._unsent:
                 self.flush()  # what has to be sent again
         except _WOULD_BLOCK:
             return
-        except NO_REPLY as error:
-            raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
         except OSError as error:
             raise NodeFaultError(f"{type(error).__name__}: {error}") from error
 
+    def _next_reply(self) -> Any:
+        try:
+            return self._reader.gets()
+        except NO_REPLY as error:
+            raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
+
     def _hand_out(self, reply: Any, now: float) -> None:
+        is_error = isinstance(reply, ReplyError)
         if not self._slots:
             raise NodeFaultError("a reply that nobody asked for")
+        if not is_error and not is_answer(reply):  # a push, say: from here on no reply would meet its own question
+            raise NodeFaultError(f"unexpected reply {str(reply)[:80]}")
         slot = self._slots.popleft()
         self._answered += 1
         asker = slot.asker
         if asker is not None and asker.is_open:  # others may have lain in the socket until somebody read them
             self.usual += (now - slot.sent_at - self.usual) / 8
-        if isinstance(reply, ReplyError):
+        if is_error:
             if str(reply).startswith("NOSCRIPT"):
                 self._send_again(slot)
                 return

@@ -38,7 +38,7 @@ class Question:
         on_hurry: Called with the deadline when it was moved forward.
         on_settled: Called once, when it is decided, overdue or given up.
     Raises:
-        UnicodeEncodeError: A command cannot be packed: here, on the thread that asks.
+        UnicodeEncodeError, TypeError: A command cannot be packed: here, on the thread that asks.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class Question:
             given = Vote(member.name, VoteKind.UNKNOWN, (), reply.cause, reply.permanent)
         else:
             command = self.broadcast.commands[index]
-            given = vote(member.name, reply, command.script.grants if command else 0)
+            given = vote(member.name, reply, command.script.grants if command else None)
         self._take(index, given)
         if self.count.missing < self.count.quorum:  # before that nothing can be decided
             self._consider(now)

@@ -1,14 +1,14 @@
 """Packing commands and reading replies: the part of the protocol that the fan-out needs without a blocking socket.
 
 Connecting, TLS and authentication are redis-py's; once a connection stands, one thread serves many of them at once,
-which no blocking reader can do. hiredis packs and reads where it is installed, else `Reader` and what is here, with the
-same results.
+which no blocking reader can do. hiredis packs and reads where it is installed, else `pack_plainly` and `Reader`, with
+the same results for all that a server answers to us.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 try:  # here, not on the threads that connect: of an import that fails, another thread sees half a module
@@ -29,26 +29,21 @@ class ReplyError(Exception):
 
 PENDING = object()
 """What a reader returns while the next reply is not complete."""
-NO_REPLY = (ProtocolError, TypeError)
-"""What readers raise at bytes that are no reply; hiredis the latter, at a map with a key that is a list."""
+NO_REPLY = (ProtocolError, TypeError, MemoryError)
+"""What readers raise at bytes that are no reply; hiredis the last two, at a list for a key and at an endless list."""
 
 
-def pack(parts: Iterable[str | int]) -> bytes:
-    """Return a command as it goes over the wire, by hiredis or else by `pack_plainly`."""
-    packed: bytes = (_pack_fast or pack_plainly)(tuple(parts))
-    return packed
-
-
-_pack_fast: Any = getattr(hiredis, "pack_command", None)
-
-
-def pack_plainly(parts: Iterable[str | int]) -> bytes:
+def pack_plainly(parts: tuple[str | int, ...]) -> bytes:
     """Return a command as it goes over the wire."""
     texts = [*map(str, parts)]
     packed = "".join([f"${len(text)}\r\n{text}\r\n" for text in texts])
     if not packed.isascii():  # a length is one of bytes
         packed = "".join([f"${len(text.encode())}\r\n{text}\r\n" for text in texts])
     return f"*{len(texts)}\r\n{packed}".encode()
+
+
+pack: Callable[[tuple[str | int, ...]], bytes] = getattr(hiredis, "pack_command", None) or pack_plainly
+"""Return a command as it goes over the wire: by hiredis, or as it is done here."""
 
 
 class Reader:
@@ -101,6 +96,8 @@ class Reader:
             raise ValueError("negative size")
         if kind in b"$=":
             return self._string(kind, start, start + size)
+        if size > _LONGEST_LIST:
+            raise ValueError("endless list")
         values = []
         for _ in range(size * 2 if kind == b"%" else size):
             value, start = self._value(start)
@@ -146,6 +143,7 @@ class _NeedMoreError(Exception):
 
 
 _LONGEST_LINE = 65_536
+_LONGEST_LIST = 2**20
 _NUMBER = re.compile(rb"0|-?[1-9][0-9]*")
 _NUMBERS = 2**63
 _SIZED = (b"*", b"$", b"=", b"%")  # no push (">"): it is no reply, and never asked for

@@ -33,20 +33,22 @@ class Script:
         text: Its source.
         by_text: Always send the source. For what may arrive after we left: nobody would be there any more to
             answer a NOSCRIPT.
-        grants: How many fields follow when it grants; an answer of another form is no vote.
+        grants: Types of the fields that follow when it grants; an answer of another form is no vote. None: whatever.
     """
 
     name: str
     text: str
     by_text: bool = False
-    grants: int = 0
+    grants: tuple[type, ...] | None = None
     sha: str = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-def load(package: str, *names: str, head: str = "", by_text: bool = False, grants: int = 0) -> Script:
+def load(
+    package: str, *names: str, head: str = "", by_text: bool = False, grants: tuple[type, ...] | None = None
+) -> Script:
     """Join the named files of a package's ``lua`` folder into one script, called after the last of them.
 
     Comment lines are left out: scripts that travel by text do so with every call.
@@ -67,14 +69,14 @@ def load(package: str, *names: str, head: str = "", by_text: bool = False, grant
 ADMISSION = load("redlock", "admission").text
 """Head of every script that may grant something: the function ``admission`` and what it needs."""
 
-ACQUIRE = load("redlock", "acquire", head=ADMISSION, grants=3)
+ACQUIRE = load("redlock", "acquire", head=ADMISSION, grants=(int, int, str))
 EXTEND = load("redlock", "owner", "extend", head=ADMISSION)
 HEAL = load("redlock", "heal", head=ADMISSION)
-COUNTER = load("redlock", "owner", "counter", head=ADMISSION, grants=2)
+COUNTER = load("redlock", "owner", "counter", head=ADMISSION, grants=(int, int))
 FENCE = load("redlock", "owner", "fence")
 RELEASE = load("redlock", "owner", "release", by_text=True)
 UNDO = load("redlock", "undo", by_text=True)
-ADMIT = load("redlock", "admit", head=ADMISSION, grants=2)
-MARKER = load("redlock", "marker", head=ADMISSION, grants=4)
+ADMIT = load("redlock", "admit", head=ADMISSION, grants=(str, int))
+MARKER = load("redlock", "marker", head=ADMISSION, grants=(str, str, int, int))
 PLAIN_ACQUIRE = load("redlock", "plain_acquire")
 PING = load("redlock", "ping", by_text=True)

@@ -13,7 +13,7 @@ from redlock.plan import Command
 from redlock.quorum import Vote, VoteKind
 from redlock.resp import NO_REPLY, PENDING, ReplyError, new_reader, pack
 
-__all__ = ["closing_fault", "disconnect", "packed", "socket_of", "talk", "vote"]
+__all__ = ["closing_fault", "disconnect", "is_answer", "packed", "socket_of", "talk", "vote"]
 
 _KINDS = {1: VoteKind.GRANTED, 0: VoteKind.REFUSED, -1: VoteKind.UNKNOWN}
 _CLOSING = ("READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "CLUSTERDOWN", "MOVED", "ASK", "UNBLOCKED")
@@ -73,16 +73,21 @@ def closing_fault(reply: ReplyError) -> NodeFaultError | None:
     return NodeFaultError(text, permanent=is_permanent(text)) if text.startswith(_CLOSING) else None
 
 
-def vote(name: str, reply: Any, grants: int = 0) -> Vote:
+def is_answer(reply: Any) -> bool:
+    """Return whether a reply has the form in which our scripts answer: a list that begins with a whole number."""
+    return type(reply) is list and bool(reply) and type(reply[0]) is int
+
+
+def vote(name: str, reply: Any, grants: tuple[type, ...] | None = None) -> Vote:
     """Return the vote that a script's reply means; what is not of our scripts' form is unknown.
 
     Args:
         name: The node's name.
         reply: As it was read.
-        grants: How many fields follow when the script grants.
+        grants: Types of the fields that follow when the script grants.
     """
-    kind = _KINDS.get(reply[0]) if type(reply) is list and reply and type(reply[0]) is int else None
-    if kind is VoteKind.GRANTED and len(reply) > grants:
+    kind = _KINDS.get(reply[0]) if is_answer(reply) else None
+    if kind is VoteKind.GRANTED and (grants is None or tuple(map(type, reply[1:])) == grants):
         return Vote(name, kind, tuple(reply[1:]))
     if kind is VoteKind.REFUSED:
         return Vote(name, kind, _frozen(reply[1:]))
@@ -94,10 +99,9 @@ def vote(name: str, reply: Any, grants: int = 0) -> Vote:
     return Vote(name, VoteKind.UNKNOWN, (), f"unexpected reply {str(reply)[:80]}")
 
 
-def _frozen(values: list[Any]) -> tuple[Any, ...]:
-    if list in map(type, values):
-        return tuple([_frozen(value) if type(value) is list else value for value in values])
-    return tuple(values)
+def _frozen(fields: list[Any]) -> tuple[Any, ...]:
+    """Return fields as a tuple; one of them may be a refusal, which is a list."""
+    return tuple([tuple(field) if type(field) is list else field for field in fields])
 
 
 def _guard_cause(rest: tuple[Any, ...]) -> str:

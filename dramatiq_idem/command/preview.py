@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dramatiq_idem.command.printing import span
 from dramatiq_idem.command.rights import NodeRights
 from dramatiq_idem.command.view import Held, Kind
-from dramatiq_idem.judgement import Busy, Completed, Granted, Judgement, Outdated, Unavailable, judge_claim
+from dramatiq_idem.judgement import Busy, Completed, Failed, Granted, Judgement, Outdated, Unavailable, judge_claim
 from dramatiq_idem.record import Quorums, Record, State
 from redlock import Settings, Vote, VoteKind
 
@@ -41,11 +41,11 @@ def preview(helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorum
         quorums: How many nodes are needed.
         settings: Of the namespace.
     """
-    outcome = _judge(helds, rights, quorums, settings, 0)
-    if isinstance(outcome, Outdated):
-        outcome = _judge(helds, rights, quorums, settings, outcome.generation)
+    outcome = _judge(helds, rights, quorums, settings)
     if isinstance(outcome, Granted):
-        return _run(outcome, helds)
+        if isinstance(_judge(helds, rights, quorums, settings, replays=True), Failed):
+            return Preview("run", "it failed for good; where on_failed is replay, that failure is given again instead")
+        return _run(outcome.takeovers)
     if isinstance(outcome, Completed):
         return _skip(outcome)
     if isinstance(outcome, Busy):
@@ -57,13 +57,22 @@ def preview(helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorum
 
 
 def _judge(
-    helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorums, settings: Settings, floor: int
+    helds: Sequence[Held],
+    rights: Sequence[NodeRights],
+    quorums: Quorums,
+    settings: Settings,
+    floor: int = 0,
+    *,
+    replays: bool = False,
 ) -> Judgement:
-    votes = [_answer(held, right, settings, floor) for held, right in zip(helds, rights, strict=True)]
-    return judge_claim(votes, quorums, floor)
+    votes = [_answer(held, right, settings, floor, replays) for held, right in zip(helds, rights, strict=True)]
+    outcome = judge_claim(votes, quorums, floor)
+    if isinstance(outcome, Outdated) and not floor:
+        return _judge(helds, rights, quorums, settings, outcome.generation, replays=replays)
+    return outcome
 
 
-def _answer(held: Held, rights: NodeRights, settings: Settings, floor: int) -> Vote:
+def _answer(held: Held, rights: NodeRights, settings: Settings, floor: int, replays: bool) -> Vote:  # noqa: FBT001
     """Return what a node would answer to a claim."""
     if not rights.has_answered or held.cause is not None:
         return Vote(held.node, VoteKind.UNKNOWN, cause=held.cause or rights.cause)
@@ -87,22 +96,14 @@ def _answer(held: Held, rights: NodeRights, settings: Settings, floor: int) -> V
     if record and record.state is State.RUNNING and record.deadline_ms > held.now_ms:
         left = record.deadline_ms - held.now_ms
         return Vote(held.node, VoteKind.REFUSED, ("busy", left, record.text(), word, ""))
-    return Vote(held.node, VoteKind.GRANTED, (word, *_grant(record, floor), ""))
+    if record and record.state is State.FAILED and record.tail and replays:
+        return Vote(held.node, VoteKind.REFUSED, ("failed", word, record.text(), ""))
+    takeovers = record.takeovers + 1 if record and record.state is State.RUNNING else 0
+    generation = record.generation if record else floor
+    return Vote(held.node, VoteKind.GRANTED, (word, generation, 0, takeovers, 0, ""))
 
 
-def _grant(record: Record | None, floor: int) -> tuple[int, int, int, int]:
-    """Return what a node would say that grants: generation, fence, takeovers, and whether a run was ever taken over."""
-    if record is None:
-        return floor, 0, 0, 0
-    takeovers = record.takeovers + 1 if record.state is State.RUNNING else 0
-    return record.generation, record.fence + 1, takeovers, int(takeovers > 0 or record.takeovers > 0)
-
-
-def _run(outcome: Granted, helds: Sequence[Held]) -> Preview:
-    records = [held.record for held in helds if held.record and held.record.generation == outcome.generation]
-    if any(record.state is State.FAILED and record.tail for record in records):
-        return Preview("run", "it failed for good; where on_failed is replay, that failure is given again instead")
-    takeovers = outcome.takeovers
+def _run(takeovers: int) -> Preview:
     if not takeovers:
         return Preview("run", "nothing keeps it from running")
     where = f"its actor's on_orphan is dead_letter or its max_takeovers below {takeovers}"

@@ -17,6 +17,7 @@ from redlock.local import LocalNodes
 from redlock.resp import PENDING, new_reader, pack
 
 _ABOUT = "- -"
+_LONGEST_WAIT = 10.0
 
 
 class _Asked:
@@ -38,7 +39,7 @@ class GroupFloor:
     """
 
     def __init__(self, nodes: LocalNodes, namespace: str) -> None:
-        self._sockets = [socket.create_connection(("127.0.0.1", node.port), timeout=10.0) for node in nodes]
+        self._sockets = [socket.create_connection(("127.0.0.1", node.port), timeout=_LONGEST_WAIT) for node in nodes]
         for connection in self._sockets:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._readers = [new_reader() for _ in self._sockets]
@@ -51,8 +52,8 @@ class GroupFloor:
     def job(self) -> None:
         """Claim a key and complete it."""
         key, token = self._settings.key("record", f"bench:floor:{next(self._names)}"), new_token()
-        about = (token, 30_000, self._settings.guard, 86_400_000, _ABOUT, 0)
-        claim = ("EVALSHA", CLAIM.sha, 2, key, self._settings.key("marker"), *about)
+        args = (token, 30_000, self._settings.guard, 86_400_000, _ABOUT, 0)
+        claim = ("EVALSHA", CLAIM.sha, 2, key, self._settings.key("marker"), *args)
         _, _, generation, fence, *_ = self._granted(claim)
         done = f"done {generation} {fence} {token} 0 0 {_ABOUT}"
         self._granted(("EVALSHA", COMPLETE.sha, 1, key, done, generation, 86_400_000))
@@ -68,14 +69,15 @@ class GroupFloor:
         with self._mutex:
             self._inbox.append(asked)
             leads, self._is_led = not self._is_led, True
-        if not leads:
-            asked.woken.acquire()
+        if not leads and not asked.woken.acquire(timeout=_LONGEST_WAIT):
+            raise RuntimeError("nobody leads any more")
         if asked.replies is None:  # it leads, from the beginning or by now
             self._exchange(asked)
         return asked.replies or ()
 
     def _exchange(self, leading: _Asked) -> None:
-        batch, self._inbox = self._inbox, []
+        with self._mutex:
+            batch, self._inbox = self._inbox, []
         data = b"".join([asked.data for asked in batch])
         for connection in self._sockets:
             connection.sendall(data)

@@ -8,7 +8,7 @@ import pytest
 
 from dramatiq_idem.claim import Claim, ClaimRequest
 from dramatiq_idem.command.view import Kind, kind_of
-from dramatiq_idem.judgement import Busy, Completed, Unavailable
+from dramatiq_idem.judgement import Busy, Completed, Failed, Unavailable
 from dramatiq_idem.policies import Policy
 from dramatiq_idem.record import State
 from dramatiq_idem.verdict import Refuse, decide
@@ -80,6 +80,13 @@ def cases(now):
         "nothing": [None, None, None],
         "free": [rec(State.FREE), rec(State.FREE), None],
         "failed": [rec(State.FAILED, tail="why")] * 3,
+        "failed on one": [rec(State.FAILED, tail="why"), None, None],
+        "failed on one, done before": [
+            rec(State.FAILED, generation=1, tail="why"),
+            rec(State.DONE),
+            rec(State.FAILED, tail="old"),
+        ],
+        "failed before": [rec(State.FAILED, tail="old")] * 2 + [rec(State.FORGOTTEN, generation=1)],
         "forgotten": [rec(State.FORGOTTEN, generation=2)] * 3,
         "running": [rec(State.RUNNING, deadline_ms=live)] * 3,
         "running on two": [rec(State.RUNNING, deadline_ms=live)] * 2 + [None],
@@ -104,10 +111,13 @@ def test_preview_is_what_a_claim_then_gets(bench, name):
     for index, record in enumerate(cases(bench.now())[name]):
         bench.put(index, "a:k", record)
     before = bench.contents()
-    action = bench.json("show", "a:k", status=1 if name == "nothing" else 0)["would"]["action"]
+    would = bench.json("show", "a:k", status=1 if name == "nothing" else 0)["would"]
     assert bench.contents() == before
-    outcome = bench.store.claim(ClaimRequest("a:k", "m9", "", 5_000, 60_000))
-    assert action == {Claim: "run", Completed: "skip", Busy: "busy", Unavailable: "no quorum"}[type(outcome)]
+    request = ClaimRequest("a:k", "m9", "", 5_000, 60_000)
+    asking = bench.store.claim(request._replace(replays_failures=True))
+    assert isinstance(asking, Failed) == ("failed for good" in would["detail"])
+    outcome = bench.store.claim(request) if isinstance(asking, Failed) else asking
+    assert would["action"] == {Claim: "run", Completed: "skip", Busy: "busy", Unavailable: "no quorum"}[type(outcome)]
 
 
 def test_details_of_the_preview(bench):

