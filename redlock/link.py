@@ -8,6 +8,7 @@ on the same connection: only there it is certain to come second.
 
 from __future__ import annotations
 
+import reprlib
 import socket
 import ssl
 from collections import deque
@@ -158,7 +159,7 @@ class Link:
         if not self._slots:
             raise NodeFaultError("a reply that nobody asked for")
         if not is_error and not is_answer(reply):  # a push, say: from here on no reply would meet its own question
-            raise NodeFaultError(f"unexpected reply {str(reply)[:80]}")
+            raise NodeFaultError(f"unexpected reply {reprlib.repr(reply)}")
         slot = self._slots.popleft()
         self._answered += 1
         asker = slot.asker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import socket
 import time
 from typing import Any
@@ -89,14 +90,18 @@ def vote(name: str, reply: Any, grants: tuple[type, ...] | None = None) -> Vote:
     kind = _KINDS.get(reply[0]) if is_answer(reply) else None
     if kind is VoteKind.GRANTED and (grants is None or tuple(map(type, reply[1:])) == grants):
         return Vote(name, kind, tuple(reply[1:]))
-    if kind is VoteKind.REFUSED:
+    if kind is VoteKind.REFUSED and not any(type(field) is list and not _is_refusal(field) for field in reply):
         return Vote(name, kind, _frozen(reply[1:]))
-    if kind is VoteKind.UNKNOWN and tuple(map(type, reply[1:6])) == _REFUSAL:
+    if kind is VoteKind.UNKNOWN and _is_refusal(reply[1:]):
         rest = _frozen(reply[1:])
         return Vote(name, kind, rest, _guard_cause(rest))
     if isinstance(reply, ReplyError):
         return Vote(name, VoteKind.UNKNOWN, (), str(reply), is_permanent(str(reply)))
-    return Vote(name, VoteKind.UNKNOWN, (), f"unexpected reply {str(reply)[:80]}")
+    return Vote(name, VoteKind.UNKNOWN, (), f"unexpected reply {reprlib.repr(reply)}")
+
+
+def _is_refusal(fields: list[Any]) -> bool:
+    return tuple(map(type, fields[:5])) == _REFUSAL
 
 
 def _frozen(fields: list[Any]) -> tuple[Any, ...]:

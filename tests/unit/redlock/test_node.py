@@ -135,12 +135,14 @@ def test_grant_with_other_fields_than_the_scripts_is_no_vote(fields: list[Any]) 
     assert vote("n1", [1, *fields], (int, int, str)).kind is VoteKind.UNKNOWN
 
 
-def test_refusal_however_deep_is_read_in_one_step() -> None:
-    """A list in a list in a list, a thousand times, would end in RecursionError where it was walked through."""
+def test_refusal_with_a_list_that_is_no_refusal_of_the_guard_is_no_vote() -> None:
+    """However deep: a list in a list in a list, a thousand times, would end in RecursionError where it was walked."""
     deep: list[Any] = []
     for _ in range(10_000):
         deep = [deep]
-    assert vote("n1", [0, "held", deep]).kind is VoteKind.REFUSED
+    assert vote("n1", [0, "done", deep]).kind is VoteKind.UNKNOWN
+    given = vote("n1", [0, "done", ["waiting", 700, "", "ab", 5]])
+    assert (given.kind, given.reply) == (VoteKind.REFUSED, ("done", ("waiting", 700, "", "ab", 5)))
 
 
 def test_node_that_may_not_vote_says_until_when() -> None:
