@@ -475,9 +475,9 @@ def test_nothing_is_left_after_closing(nodes3: LocalNodes, serving: Any) -> None
             nodes3[1].resume()
         assert await holds(lambda: asyncio.all_tasks() == {asyncio.current_task()}), asyncio.all_tasks()
 
-    before = _sockets(), threading.active_count()
+    sockets, threads = _sockets(), threading.active_count()  # what others leave may still end meanwhile
     asyncio.run(scenario())
-    assert happens(lambda: (_sockets(), threading.active_count()) == before), (before, _sockets())
+    assert happens(lambda: _sockets() <= sockets and threading.active_count() <= threads), (_sockets(), sockets)
 
 
 def _sockets() -> int:
