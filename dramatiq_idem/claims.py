@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from dramatiq_idem.claim import Claim, ClaimRequest, Outcome, Recorded
 from dramatiq_idem.judgement import (
+    BEING_FORGOTTEN,
     Completed,
     Granted,
     Judgement,
@@ -100,7 +101,7 @@ class ClaimProtocol:
         elif serves_now and isinstance(outcome, Unavailable):
             outcome, _ = yield from self._attempt(request, 0)
         if isinstance(outcome, Outdated):
-            return Unavailable({"generation": "the key is being forgotten"})
+            return Unavailable(BEING_FORGOTTEN)
         if isinstance(outcome, Completed) and not outcome.is_agreed:
             recorded = yield from self._record(request, outcome.record)
             if recorded and not recorded.is_forgotten:

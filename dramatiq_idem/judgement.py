@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +12,7 @@ from dramatiq_idem.record import Quorums, Record
 from redlock import Vote, VoteKind
 
 __all__ = [
+    "BEING_FORGOTTEN",
     "Busy",
     "Completed",
     "Failed",
@@ -76,7 +77,11 @@ class Busy:
 class Unavailable:
     """Nothing can be concluded; the causes by node name."""
 
-    causes: dict[str, str]
+    causes: Mapping[str, str]
+
+
+BEING_FORGOTTEN: Mapping[str, str] = {"generation": "the key is being forgotten"}
+"""Why nothing can be concluded where all nodes answer, of different generations."""
 
 
 Judgement: TypeAlias = Granted | Completed | Failed | Busy | Unavailable | Outdated
@@ -113,7 +118,8 @@ def judge_claim(votes: Sequence[Vote], quorums: Quorums, floor: int = 0) -> Judg
         return Outdated(known)
     causes = {vote.node: vote.cause or "unknown" for vote in votes if vote.kind is VoteKind.UNKNOWN}
     forgetful = [vote.node for vote in votes if is_forgetful(vote)]
-    return Unavailable(causes | dict.fromkeys(forgetful, "has forgotten records and cannot say that there is none"))
+    causes |= dict.fromkeys(forgetful, "has forgotten records and cannot say that there is none")
+    return Unavailable(causes or BEING_FORGOTTEN)
 
 
 def is_forgetful(vote: Vote) -> bool:

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 from dramatiq_idem.command.printing import span
 from dramatiq_idem.command.rights import NodeRights
 from dramatiq_idem.command.view import Held, Kind
-from dramatiq_idem.judgement import Busy, Completed, Failed, Granted, Judgement, Outdated, Unavailable, judge_claim
+from dramatiq_idem.judgement import (
+    BEING_FORGOTTEN,
+    Busy,
+    Completed,
+    Failed,
+    Granted,
+    Judgement,
+    Outdated,
+    Unavailable,
+    judge_claim,
+)
 from dramatiq_idem.record import Quorums, Record, State
 from redlock import Settings, Vote, VoteKind
 
@@ -51,7 +61,7 @@ def preview(helds: Sequence[Held], rights: Sequence[NodeRights], quorums: Quorum
     if isinstance(outcome, Busy):
         holder = f"message {outcome.record.message_id}" if outcome.record.message_id else "another delivery"
         return Preview("busy", f"{holder} runs it, for {span(outcome.left)} unless its lease is renewed")
-    causes = outcome.causes if isinstance(outcome, Unavailable) else {"generation": "the key is being forgotten"}
+    causes = outcome.causes if isinstance(outcome, Unavailable) else BEING_FORGOTTEN
     hint = "; the first claim admits new and restarted nodes" if _is_unadmitted(rights) else ""
     return Preview("no quorum", "; ".join(f"{node}: {cause}" for node, cause in causes.items()) + hint)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dramatiq_idem.judgement import (
+    BEING_FORGOTTEN,
     Busy,
     Completed,
     Failed,
@@ -176,6 +177,7 @@ CLAIMS = [
     (THREE, "D1 D0 G1", "completed a?"),
     (THREE, "D0 D0 ?1", "unavailable"),
     (THREE, "D0 D0 ?0", "completed a"),
+    (THREE, "D0 D0 G1", "unavailable"),
     # busy
     (THREE, "B B B", "busy"),
     (THREE, "B B ?", "busy"),
@@ -267,6 +269,11 @@ def test_unavailable_names_each_node_and_cause():
     assert set(outcome.causes) == {"node1", "node2"}
     assert "forgotten" in outcome.causes["node1"]
     assert outcome.causes["node2"] == "no reply in time"
+
+
+def test_unavailable_says_so_where_a_key_was_forgotten_on_too_few_nodes():
+    """No node is to blame: all have answered."""
+    assert judge_claim(votes_of("D0 D0 G1"), Quorums(3, 2)) == Unavailable(BEING_FORGOTTEN)
 
 
 answers = st.builds(
