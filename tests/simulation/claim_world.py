@@ -40,6 +40,8 @@ __all__ = ["PROFILES", "play", "profile_of"]
 PROFILES = ("usual", "liveness")
 TTL = 10.0
 RETENTION_MS = 86_400_000
+FRESH = "fresh"
+"""The key that has to be run once all faults have ended."""
 _REPAIR_PAUSES = (0.2, 1.0, 2.0, 5.0, 10.0)
 name_scripts(
     [made for module in (scripts, claims, lookup, repair) for made in vars(module).values() if isinstance(made, Script)]
@@ -181,11 +183,11 @@ class ClaimWorld(World):
         wait = 3 * settings.guard_wait + 20.0  # the guard's wait, the repair's, its pauses
         worker = Worker(self, self.process(settings), settings)
         self.in_hand[worker.process.name] = []
-        self.queue.append((began, Delivery("fresh")))
+        self.queue.append((began, Delivery(FRESH)))
         Task(worker.process, worker.live(until=began + wait))
         scheduler.run(began + wait)
-        done = [entry.time - began for entry in self.history if entry.kind == "recorded" and entry.key == "fresh 0"]
-        self.history.add("goal", scheduler.now, "", "fresh", more=("L1", wait, done[0] if done else None))
+        done = [entry.time - began for entry in self.history if entry.kind == "recorded" and entry.key == f"{FRESH} 0"]
+        self.history.add("goal", scheduler.now, "", FRESH, more=("L1", wait, done[0] if done else None))
 
 
 class Holding:
@@ -340,7 +342,7 @@ class Worker:
                 self._end(key, claim)
             if not is_over and process.is_alive:  # interrupted: as if the body had raised
                 self._note("abandoned", key, token)
-        if rng.random() < 0.15:
+        if rng.random() < 0.15 and delivery.key != FRESH:  # a body that always raises never reaches the goal
             self._note("abandoned", key, token)
             self.renewals.remove(holding)
             state = State.FREE if rng.random() < 0.7 else State.FAILED
