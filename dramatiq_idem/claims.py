@@ -52,7 +52,7 @@ from redlock import (
 
 __all__ = ["ClaimProtocol"]
 
-CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION, grants=(str, int, int, int, int, str))
+CLAIM = load_script("dramatiq_idem", "record", "claim", head=ADMISSION, grants=(int, str, int, int, int, int, str))
 RENEW = load_script("dramatiq_idem", "record", "renew", head=ADMISSION)
 COMPLETE = load_script("dramatiq_idem", "complete")
 ABANDON = load_script("dramatiq_idem", "record", "abandon")

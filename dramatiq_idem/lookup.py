@@ -9,7 +9,7 @@ from redlock import ADMISSION, Broadcast, Command, Plan, Settings, Vote, VoteKin
 
 __all__ = ["LOOK", "Lookup"]
 
-LOOK = load_script("dramatiq_idem", "look", head=ADMISSION, grants=(str, int, int, str, str))
+LOOK = load_script("dramatiq_idem", "look", head=ADMISSION, grants=(int, str, int, int, str, str))
 FORGET = load_script("dramatiq_idem", "record", "forget", head=ADMISSION)
 
 

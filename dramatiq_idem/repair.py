@@ -43,8 +43,8 @@ from redlock import (
 
 __all__ = ["Repair", "Standing"]
 
-SCAN = load_script("dramatiq_idem", "scan", grants=(str, str, list))
-COPY = load_script("dramatiq_idem", "record", "copy", head=ADMISSION, grants=(int,))
+SCAN = load_script("dramatiq_idem", "scan", grants=(int, str, str, list))
+COPY = load_script("dramatiq_idem", "record", "copy", head=ADMISSION, grants=(int, int))
 ENTITLE = load_script("dramatiq_idem", "entitle", head=ADMISSION)
 
 _BATCH = 200

@@ -139,8 +139,11 @@ class Link:
             while self._is_tls and sock.pending():  # type: ignore[attr-defined]
                 feed(self._room[: sock.recv_into(self._room)])
             now = self._clock()
-            while (reply := self._next_reply()) is not PENDING:
+            replies, fault = self._read()
+            for reply in replies:
                 self._hand_out(reply, now)
+            if fault is not None:
+                raise fault
             if self._unsent:
                 self.flush()  # what has to be sent again
         except _WOULD_BLOCK:
@@ -148,17 +151,21 @@ class Link:
         except OSError as error:
             raise NodeFaultError(f"{type(error).__name__}: {error}") from error
 
-    def _next_reply(self) -> Any:
+    def _read(self) -> tuple[list[Any], NodeFaultError | None]:
+        """Return the replies that are complete, and what is wrong with the bytes behind them."""
+        replies, gets = [], self._reader.gets
         try:
-            return self._reader.gets()
+            while (reply := gets()) is not PENDING:
+                replies.append(reply)
         except NO_REPLY as error:
-            raise NodeFaultError(f"not a Redis server ({error})", permanent=True) from error
+            return replies, NodeFaultError(f"not a Redis server ({error})", permanent=True)
+        return replies, None
 
     def _hand_out(self, reply: Any, now: float) -> None:
-        is_error = isinstance(reply, ReplyError)
+        is_error = not is_answer(reply)
         if not self._slots:
             raise NodeFaultError("a reply that nobody asked for")
-        if not is_error and not is_answer(reply):  # a push, say: from here on no reply would meet its own question
+        if is_error and not isinstance(reply, ReplyError):  # a push, say: all later replies would miss their questions
             raise NodeFaultError(f"unexpected reply {reprlib.repr(reply)}")
         slot = self._slots.popleft()
         self._answered += 1

@@ -33,7 +33,8 @@ class Script:
         text: Its source.
         by_text: Always send the source. For what may arrive after we left: nobody would be there any more to
             answer a NOSCRIPT.
-        grants: Types of the fields that follow when it grants; an answer of another form is no vote. None: whatever.
+        grants: Types of the fields when it grants, the leading 1 included; an answer of another form is no vote. None:
+            whatever follows it.
     """
 
     name: str
@@ -69,14 +70,14 @@ def load(
 ADMISSION = load("redlock", "admission").text
 """Head of every script that may grant something: the function ``admission`` and what it needs."""
 
-ACQUIRE = load("redlock", "acquire", head=ADMISSION, grants=(int, int, str))
+ACQUIRE = load("redlock", "acquire", head=ADMISSION, grants=(int, int, int, str))
 EXTEND = load("redlock", "owner", "extend", head=ADMISSION)
 HEAL = load("redlock", "heal", head=ADMISSION)
-COUNTER = load("redlock", "owner", "counter", head=ADMISSION, grants=(int, int))
+COUNTER = load("redlock", "owner", "counter", head=ADMISSION, grants=(int, int, int))
 FENCE = load("redlock", "owner", "fence")
 RELEASE = load("redlock", "owner", "release", by_text=True)
 UNDO = load("redlock", "undo", by_text=True)
-ADMIT = load("redlock", "admit", head=ADMISSION, grants=(str, int))
-MARKER = load("redlock", "marker", head=ADMISSION, grants=(str, str, int, int))
+ADMIT = load("redlock", "admit", head=ADMISSION, grants=(int, str, int))
+MARKER = load("redlock", "marker", head=ADMISSION, grants=(int, str, str, int, int))
 PLAIN_ACQUIRE = load("redlock", "plain_acquire")
 PING = load("redlock", "ping", by_text=True)

@@ -85,10 +85,10 @@ def vote(name: str, reply: Any, grants: tuple[type, ...] | None = None) -> Vote:
     Args:
         name: The node's name.
         reply: As it was read.
-        grants: Types of the fields that follow when the script grants.
+        grants: Types of the fields when the script grants.
     """
     kind = _KINDS.get(reply[0]) if is_answer(reply) else None
-    if kind is VoteKind.GRANTED and (grants is None or tuple(map(type, reply[1:])) == grants):
+    if kind is VoteKind.GRANTED and (grants is None or tuple(map(type, reply)) == grants):
         return Vote(name, kind, tuple(reply[1:]))
     if kind is VoteKind.REFUSED and not any(type(field) is list and not _is_refusal(field) for field in reply):
         return Vote(name, kind, _frozen(reply[1:]))

@@ -131,8 +131,8 @@ def test_reply_of_a_script_is_a_vote(reply: Any, kind: VoteKind, rest: tuple[Any
 )
 def test_grant_with_other_fields_than_the_scripts_is_no_vote(fields: list[Any]) -> None:
     """Whoever grants says with what; what has another form is not from our script."""
-    assert vote("n1", [1, 7, 8, "a"], (int, int, str)).kind is VoteKind.GRANTED
-    assert vote("n1", [1, *fields], (int, int, str)).kind is VoteKind.UNKNOWN
+    assert vote("n1", [1, 7, 8, "a"], (int, int, int, str)).kind is VoteKind.GRANTED
+    assert vote("n1", [1, *fields], (int, int, int, str)).kind is VoteKind.UNKNOWN
 
 
 def test_refusal_with_a_list_that_is_no_refusal_of_the_guard_is_no_vote() -> None:
