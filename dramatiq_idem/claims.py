@@ -123,8 +123,8 @@ class ClaimProtocol:
             raise
         if isinstance(outcome, Granted) and self._clock() < until:
             term = Term(request.name, request.lease_ms / 1000, started, until, self._clock)
-            fence, about = max(outcome.fences), (request.fingerprint, request.message_id)
-            record = Record(State.RUNNING, outcome.generation, fence, token, outcome.takeovers, 0, *about)
+            about = request.fingerprint, request.message_id
+            record = Record(State.RUNNING, outcome.generation, max(outcome.fences), token, outcome.takeovers, 0, *about)
             return Claim(request, record, term, outcome.fences, outcome.is_contested), serves_now
         if any(vote.kind is not VoteKind.REFUSED for vote in votes):
             yield take_back(undo, votes, self._quorums.nodes, self._settings.node_timeout)

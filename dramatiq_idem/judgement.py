@@ -75,7 +75,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Nothing can be concluded; the causes by node name."""
+    """Nothing can be concluded; the causes by node name, or by what else is missing."""
 
     causes: Mapping[str, str]
 

@@ -102,8 +102,7 @@ class Record(NamedTuple):
 
     def completed(self, result: str) -> Record:
         """Return the record of this run's completion, with its result as JSON or nothing."""
-        about = (self.fingerprint, self.message_id)
-        return Record(State.DONE, self.generation, self.fence, self.token, self.takeovers, 0, *about, result)
+        return self._replace(state=State.DONE, deadline_ms=0, tail=result)
 
 
 def about_text(fingerprint: str, message_id: str) -> str:

@@ -162,10 +162,10 @@ class Link:
         return replies, None
 
     def _hand_out(self, reply: Any, now: float) -> None:
-        is_error = not is_answer(reply)
+        is_error = isinstance(reply, ReplyError)
         if not self._slots:
             raise NodeFaultError("a reply that nobody asked for")
-        if is_error and not isinstance(reply, ReplyError):  # a push, say: all later replies would miss their questions
+        if not is_error and not is_answer(reply):  # a push, say: all later replies would miss their questions
             raise NodeFaultError(f"unexpected reply {reprlib.repr(reply)}")
         slot = self._slots.popleft()
         self._answered += 1

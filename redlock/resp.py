@@ -144,7 +144,7 @@ class _NeedMoreError(Exception):
 
 _LONGEST_LINE = 65_536
 _LONGEST_LIST = 2**20
-_NUMBER = re.compile(rb"0|-?[1-9][0-9]*")
+_NUMBER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _NUMBERS = 2**63
 _SIZED = (b"*", b"$", b"=", b"%")  # no push (">"): it is no reply, and never asked for
 _SCALARS: dict[bytes, Callable[[bytes], Any]] = {

@@ -75,14 +75,14 @@ def _judge(
     *,
     replays: bool = False,
 ) -> Judgement:
-    votes = [_answer(held, right, settings, floor, replays) for held, right in zip(helds, rights, strict=True)]
+    votes = [_answer(held, right, settings, floor, replays=replays) for held, right in zip(helds, rights, strict=True)]
     outcome = judge_claim(votes, quorums, floor)
     if isinstance(outcome, Outdated) and not floor:
         return _judge(helds, rights, quorums, settings, outcome.generation, replays=replays)
     return outcome
 
 
-def _answer(held: Held, rights: NodeRights, settings: Settings, floor: int, replays: bool) -> Vote:  # noqa: FBT001
+def _answer(held: Held, rights: NodeRights, settings: Settings, floor: int, *, replays: bool) -> Vote:
     """Return what a node would answer to a claim."""
     if not rights.has_answered or held.cause is not None:
         return Vote(held.node, VoteKind.UNKNOWN, cause=held.cause or rights.cause)

@@ -19,7 +19,6 @@ from tests.benchmarks.processes import cpu_seconds
 from tests.benchmarks.servers import started
 
 THREADS = 8
-NAMESPACE = "idem"
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 NOTE = (
     "8 threads of one process; ours: RedlockStore, 3 nodes; naive: redis-py, SET NX PX and compare-and-delete, 1 node"
@@ -35,8 +34,8 @@ def run(options: Options) -> Iterator[Row]:
     """Measure throughput, and the CPU time that went into it."""
     total = options.count(4_000, 800)
     with started(3) as nodes, started(1) as single, ThreadPoolExecutor(THREADS) as pool:
-        store, client = RedlockStore(nodes.urls, namespace=NAMESPACE), redis.Redis.from_url(single.urls[0])
-        floor = GroupFloor(nodes, NAMESPACE)
+        store, client = RedlockStore(nodes.urls), redis.Redis.from_url(single.urls[0])
+        floor = GroupFloor(nodes)
         sides = {
             "ours": Side(_ours(store), nodes, pool, total),
             "naive": Side(_naive(client), single, pool, total),

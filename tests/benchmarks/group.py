@@ -7,7 +7,6 @@ the replies of all nodes, and hands them out. There are no rules, votes, time-ou
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
 from typing import Any
 
@@ -15,9 +14,9 @@ from dramatiq_idem.claims import CLAIM, COMPLETE
 from redlock import Settings, new_token
 from redlock.local import LocalNodes
 from redlock.resp import PENDING, new_reader, pack
+from tests.benchmarks.servers import LONGEST_WAIT, connected
 
 _ABOUT = "- -"
-_LONGEST_WAIT = 10.0
 
 
 class _Asked:
@@ -35,18 +34,15 @@ class GroupFloor:
 
     Args:
         nodes: The nodes.
-        namespace: Of the records.
     """
 
-    def __init__(self, nodes: LocalNodes, namespace: str) -> None:
-        self._sockets = [socket.create_connection(("127.0.0.1", node.port), timeout=_LONGEST_WAIT) for node in nodes]
-        for connection in self._sockets:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, nodes: LocalNodes) -> None:
+        self._sockets = connected(nodes)
         self._readers = [new_reader() for _ in self._sockets]
         self._mutex = threading.Lock()
         self._inbox: list[_Asked] = []
         self._is_led = False
-        self._settings = Settings(namespace=namespace)
+        self._settings = Settings(namespace="idem")  # the default of RedlockStore
         self._names = itertools.count()
 
     def job(self) -> None:
@@ -69,7 +65,7 @@ class GroupFloor:
         with self._mutex:
             self._inbox.append(asked)
             leads, self._is_led = not self._is_led, True
-        if not leads and not asked.woken.acquire(timeout=_LONGEST_WAIT):
+        if not leads and not asked.woken.acquire(timeout=LONGEST_WAIT):
             raise RuntimeError("nobody leads any more")
         if asked.replies is None:  # it leads, from the beginning or by now
             self._exchange(asked)

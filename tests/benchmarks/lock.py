@@ -18,7 +18,7 @@ from redlock.local import LocalNodes
 from redlock.resp import pack
 from redlock.wire import packed
 from tests.benchmarks.harness import Options, Row, Samples, at_most, interleaved, mean_seconds
-from tests.benchmarks.servers import microseconds_per_call, reset_statistics, started
+from tests.benchmarks.servers import connected, microseconds_per_call, reset_statistics, started
 
 FLOOR = "floor: the same bytes, ready-made, on blocking sockets; replies of all nodes read but not parsed"
 SCRIPT = "microseconds in the server for each call, by its commandstats; both on one connection"
@@ -30,9 +30,7 @@ class Floor:
     """Sends ready-made pairs of acquire and release to all nodes."""
 
     def __init__(self, nodes: LocalNodes) -> None:
-        self._sockets = [socket.create_connection(("127.0.0.1", node.port)) for node in nodes]
-        for connection in self._sockets:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sockets = connected(nodes)
         self._pairs = itertools.cycle(ready_made(nodes.urls, _NAMES))
 
     def once(self) -> list[bytes]:

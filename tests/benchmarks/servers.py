@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,8 @@ from redlock.local import LocalNodes
 NAMESPACES = ("redlock", "idem")  # the defaults of Redlock and RedlockStore
 # What our scripts call inside of themselves is listed in commandstats too; these are sent by a client.
 SCRIPT_CALLS = ("evalsha", "eval")
+LONGEST_WAIT = 10
+"""Seconds for which a bare connection waits for a reply."""
 
 
 @contextmanager
@@ -31,6 +35,15 @@ def let_vote(urls: list[str]) -> None:
         redlock = Redlock(urls, namespace=namespace, node_timeout=5.0, observer=unseen)
         redlock.bootstrap()
         redlock.close()
+
+
+def connected(nodes: LocalNodes) -> list[socket.socket]:
+    """Return a bare connection to each node; a receive blocks in one system call, which the kernel ends in time."""
+    connections = [socket.create_connection(("127.0.0.1", node.port)) for node in nodes]
+    for connection in connections:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", LONGEST_WAIT, 0))
+    return connections
 
 
 def unseen(event: Event) -> None:
